@@ -1,6 +1,8 @@
 """Hydra's launchers of conf/hydra/launcher, for ``python train.py -m …``: each run of a sweep is a process
-or a job of Slurm. Hydra wants them in a package of this name, and imports this file at every start: so the
-work is done in study/, which is imported when it is needed.
+or a job of Slurm.
+
+Hydra looks for launchers in a package of this name, and imports this file at every start. So study/, which
+does the work, is imported in functions.
 """
 
 from abc import abstractmethod
@@ -25,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class OnceSweeper(BasicSweeper):
-    """Hydra's sweeper, which would compose each job once more than the launcher does."""
+    """Hydra's sweeper, without its check, which composes every job a second time."""
 
     def validate_batch_is_legal(self, batch: Any) -> None:
         pass
@@ -42,13 +44,14 @@ class RunLauncher(Launcher):
 
         configs = [*self.configs(job_overrides)]
         if len({config.runs_dir for config in configs}) > 1:
-            raise ConfigError("runs_dir: a sweep has one folder; give one, and compare.py several")
+            raise ConfigError("runs_dir: a sweep has one folder; give one value")
         jobs = [self.job(*pair) for pair in zip(job_overrides, configs, strict=True)]
         sources = self.config.hydra.runtime.config_sources
         config_dir = next((source.path for source in sources if source.provider == "command-line"), None)
         logs = Path(self.config.hydra.sweep.dir)
         if again := len(jobs) - len({job.name for job in jobs}):
-            print(f"{again} of {len(jobs)} jobs repeat a run: they differ in what changes no run, as threads")
+            why = "they differ in what changes no run, such as threads"
+            print(f"{again} of {len(jobs)} jobs repeat a run: {why}")
         check(self.run_all(jobs, configs[0], logs, config_dir), logs)
         print(f"compare them: python compare.py {configs[0].runs_dir}")
         return [JobReturn(overrides=job, status=JobStatus.COMPLETED) for job in job_overrides]
@@ -68,27 +71,28 @@ class RunLauncher(Launcher):
             yield replaced(config, {}, yaml.safe_load(seed.partition("=")[2])) if seed else config
 
     def job(self, overrides: Sequence[str], config: RunConfig) -> "Job":
-        """Return a job with its run's name. Hydra leaves its own keys out of ``overrides``."""
+        """Return the job of a run. Hydra leaves its own keys out of ``overrides``."""
         from study.launch import Job
         from training.identity import folder_of
         from training.open_run import tokens_of
 
         tokens = tokens_of(config)
         tokens.check_length(config.model.block_size)
-        typed = [each for each in self.config.hydra.overrides.hydra if each.startswith("hydra.searchpath=")]
+        hydras = [word for word in self.config.hydra.overrides.hydra if word.startswith("hydra.searchpath=")]
         threads = [f"train.threads={config.train.threads}"] if config.train.threads else []
         name = folder_of(config, self.precision(config), tokens.fingerprint).name
-        return Job(name, (*overrides, *threads, *typed))
+        return Job(name, (*overrides, *threads, *hydras))
 
     def precision(self, config: RunConfig) -> str:
+        if config.precision != "auto":
+            return config.precision
         from training import device  # imports torch
 
-        auto = config.precision == "auto"
-        return device.choose(config.device, "auto").precision if auto else config.precision
+        return device.choose(config.device, "auto").precision
 
     @abstractmethod
     def run_all(
-        self, jobs: list["Job"], config: RunConfig, logs: Path, config_dir: str | None
+        self, jobs: Sequence["Job"], config: RunConfig, logs: Path, config_dir: str | None
     ) -> dict[str, int]:
         """Train the runs. Return the exit status of each by name."""
 
@@ -102,7 +106,7 @@ class ProcessLauncher(RunLauncher):
         self.n_jobs = n_jobs
 
     def run_all(
-        self, jobs: list["Job"], config: RunConfig, logs: Path, config_dir: str | None
+        self, jobs: Sequence["Job"], config: RunConfig, logs: Path, config_dir: str | None
     ) -> dict[str, int]:
         from study.launch import default_n_jobs, run_all
 
@@ -117,19 +121,17 @@ class SlurmLauncher(RunLauncher):
         self.options = options
 
     def precision(self, config: RunConfig) -> str:
+        from study.launch import AUTO_ON_A_CLUSTER
+
         if config.fresh:
-            raise ConfigError(
-                "fresh: a requeued run would begin anew; remove the folders of the runs instead"
-            )
+            raise ConfigError("fresh: a requeued run would begin anew; remove the runs' folders instead")
         if config.precision == "auto":
-            problem = "auto may mean another one on the machines of the cluster"
-            raise ConfigError(f"precision: {problem}; give precision=bf16 or precision=fp32")
+            raise ConfigError(AUTO_ON_A_CLUSTER)
         return config.precision
 
     def run_all(
-        self, jobs: list["Job"], config: RunConfig, logs: Path, config_dir: str | None
+        self, jobs: Sequence["Job"], config: RunConfig, logs: Path, config_dir: str | None
     ) -> dict[str, int]:
         from study import slurm
 
-        runs_dir = Path(config.runs_dir)
-        return slurm.wait(slurm.submit(jobs, runs_dir, logs, config_dir, self.options), runs_dir, logs)
+        return slurm.run_all(jobs, Path(config.runs_dir), logs, config_dir, self.options)

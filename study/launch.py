@@ -28,6 +28,10 @@ from training.run_folder import has_ended, leaking_losses, read_json, read_statu
 from training.signals import PATIENCE, Stop
 
 TRAIN = ROOT / "train.py"
+AUTO_ON_A_CLUSTER = (
+    "precision: auto may mean another one on the machines of the cluster; "
+    "give precision=bf16 or precision=fp32"
+)
 PAUSE = 0.1  # seconds between two looks at the processes
 
 

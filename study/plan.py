@@ -1,7 +1,7 @@
 """Declare a study: conf/study/NAME.yaml and the command line become study.json, before the first run.
 
-A word whose key is one of TYPED is the study's. Every other word is an override of all runs, as train.py
-takes it; one with several values makes arms.
+Words whose key is in TYPED set the study. Every other word is an override of train.py for all runs; one with
+several values makes arms.
 """
 
 import hashlib
@@ -33,7 +33,7 @@ from cli.schema import Checked, Count, Float, GivenPath, RunConfig, number_as_te
 from data.errors import ConfigError
 from data.files import digest
 from study.files import Arm, Metric, Settings, Study, read, split_by, write_once
-from study.launch import Job
+from study.launch import AUTO_ON_A_CLUSTER, Job
 from study.trials import draw, replaced
 from training.environment import ROOT, git_state
 from training.identity import folder_of, group_name, identity
@@ -41,41 +41,47 @@ from training.open_run import tokens_of
 
 Words = list[str]
 Text = Annotated[str, BeforeValidator(number_as_text)]
-HOW_DECLARED = {"written", "git", "torch", "declared_by", "words"}  # these may differ
+MAY_DIFFER = {
+    "written",
+    "git",
+    "torch",
+    "declared_by",
+    "words",
+}  # keys of study.json, if it is declared again
 
 
 class Asked(Checked):
-    """What a study's file and the command line ask for. Only a file has grid, also and runs."""
+    """The keys of a study, from its file and the command line. Only a file has grid, also and runs."""
 
     study: str
-    name: Text | None = None  # of the study's folder; null: that of its file
+    name: Text | None = None  # of the study's folder; null: the name of its file
     studies_dir: GivenPath = "studies"
     grid: dict[str, Text] = Field({})  # key -> values, as on a command line; each combination is an arm
     also: list[str] = Field([])  # further arms: the overrides of each
     runs: str = ""  # overrides of all runs
-    baseline: str = "norm=layernorm placement=pre"  # words that it has, of each value of ``by``
-    by: list[str] | str = Field([])
-    seeds: Count = 5  # how many each arm is compared on
+    baseline: str = "norm=layernorm placement=pre"  # words of the baseline
+    by: list[str] | str = Field([])  # each value of these keys has its own baseline
+    seeds: Count = 5  # on how many arms are compared
     tune: dict[str, Text] | None = None  # key -> range, as study/trials.py reads it
-    trials: Count = 16  # settings that are drawn
-    trial_seeds: Count = 2
+    trials: Count = 16  # how many settings are tried
+    trial_seeds: Count = 2  # on how many the best of them are tried
     metric: Metric | None = None  # null: val/report_loss if tuned, else val/full_loss
-    matters: Annotated[Float, Field(ge=0)] = 0.01  # nats: a smaller difference is none
+    matters: Annotated[Float, Field(ge=0)] = 0.01  # nats: smaller differences do not matter
     verdicts: bool = True
-    # how it is run: these are not in study.json
-    n_jobs: Count | None = None  # runs at once; null: as many as there are GPUs, or else cores
+    # not in study.json: they may change when the study goes on
+    n_jobs: Count | None = None  # runs at once; null: one a GPU, or without GPUs one a core
     launcher: Literal["processes", "slurm"] = "processes"
     slurm: dict[str, Any] = Field({})  # options of conf/hydra/launcher/slurm.yaml
-    extend: bool = False  # once: as many further seeds
+    extend: bool = False  # train the further seeds, too
 
     @property
     def folder(self) -> Path:
         return Path(self.studies_dir, self.name or self.study)
 
 
-HOW = ("extend", "n_jobs", "launcher", "slurm", "--dry-run")  # words that declare nothing
-TYPED = Asked.model_fields.keys() - {"grid", "also", "runs"}  # keys of the study on a command line
-LITERAL = {"study", "name", "studies_dir", "baseline"}  # letter by letter: name=2026-11-29 is no date
+TYPED = Asked.model_fields.keys() - {"grid", "also", "runs"}  # what a command line may set
+NOT_DECLARED = {"extend", "n_jobs", "launcher", "slurm"}
+LITERAL = {"study", "name", "studies_dir", "baseline"}  # not YAML: name=2026-11-29 is no date
 
 
 # ---------------------------------------------------------------------------------------------------
@@ -83,10 +89,9 @@ LITERAL = {"study", "name", "studies_dir", "baseline"}  # letter by letter: name
 
 
 def read_words(words: Sequence[str]) -> tuple[Asked, Words, str | None]:
-    """Return what is asked of the study, the overrides of all runs, and the folder of --config-dir. Raises
+    """Return the keys of the study, the overrides of all runs, and the folder of --config-dir. Raises
     ConfigError."""
-    words = arguments_for_hydra([word for word in words if word not in ("-m", "--multirun")])
-    config_dir = None
+    words, config_dir = arguments_for_hydra(words), None
     if words[:1] in (["--config-dir"], ["-cd"]):
         config_dir, words = str(Path(words[1]).resolve()), words[2:]
         os.stat(config_dir)  # Hydra would only warn
@@ -154,30 +159,30 @@ def composing(config_dir: str | None) -> Iterator[OverridesParser]:
 
 
 def words_and_arms(asked: Asked, typed: Words, parser: OverridesParser) -> tuple[Words, list[Words]]:
-    """Return the overrides of all runs, and those of each arm. A typed key of the grid replaces the file's,
-    and the arms that the file names beside its grid are left out: other arms were asked for. Raises
-    ConfigError."""
+    """Return the overrides of all runs, and those of each arm. If the words ask for other arms than the file,
+    by a key of its grid or by several values of a key of an arm, then the arms of ``also`` are left out.
+    Raises ConfigError."""
 
     def read(words: Words) -> dict[str, Words]:
         return alternatives(parser.parse_overrides(words))
 
     given, presets = read(typed), read(shlex.split(asked.runs, posix=False))
     grid = read([f"{key}={values}" for key, values in asked.grid.items()])
-    named = [read(shlex.split(line, posix=False)) for line in asked.also]
-    further = {key: words for key, words in given.items() if len(words) > 1 and key not in grid}
-    if given.keys() & grid.keys() or further.keys() & {key for arm in named for key in arm}:
-        named = []
-    in_arms = {*grid, *(key for arm in named for key in arm)}
-    if kept := [key for key in given if key in in_arms and key not in grid]:
-        several = f"give several values, {kept[0]}=a,b: these are arms"
-        raise ConfigError(f"{kept[0]}: the study's arms set it; {several}")
-    if tuned := {*(asked.tune or ())} & in_arms:
+    also = [read(shlex.split(line, posix=False)) for line in asked.also]
+    added = {key: words for key, words in given.items() if len(words) > 1 and key not in grid}
+    if given.keys() & grid.keys() or added.keys() & {key for arm in also for key in arm}:
+        also = []
+    keys_of_also = {key for arm in also for key in arm}
+    if fixed := [key for key in given if key in keys_of_also - grid.keys()]:
+        several = f"give several values, {fixed[0]}=a,b, to get an arm for each"
+        raise ConfigError(f"{fixed[0]}: the study's arms set it; {several}")
+    if tuned := {*(asked.tune or ())} & {*grid, *keys_of_also}:
         raise ConfigError(f"tune: {min(tuned)} is what arms differ in; tune other keys")
     axes = grid | {key: words for key, words in given.items() if key in grid}
     arms = [*itertools.product(*axes.values())] if axes else []
-    arms += [tuple(word for words in arm.values() for word in words) for arm in named]
-    arms = [(*arm, *more) for arm in arms or [()] for more in itertools.product(*further.values())]
-    shared = {key: words for key, words in (presets | given).items() if key not in {*grid, *further}}
+    arms += [tuple(word for words in arm.values() for word in words) for arm in also]
+    arms = [(*arm, *more) for arm in arms or [()] for more in itertools.product(*added.values())]
+    shared = {key: words for key, words in (presets | given).items() if key not in {*grid, *added}}
     return [word for words in shared.values() for word in words], [[*arm] for arm in dict.fromkeys(arms)]
 
 
@@ -187,7 +192,7 @@ def words_and_arms(asked: Asked, typed: Words, parser: OverridesParser) -> tuple
 
 @dataclass(frozen=True)
 class Candidate:
-    """An arm before it is known whether another one is the same model."""
+    """An arm that may turn out to be the same model as another one."""
 
     title: str
     overrides: Words
@@ -196,7 +201,7 @@ class Candidate:
     precision: str  # possibly auto, until the arm has been tried
 
     def resolved(self, precision: str | None) -> "Candidate":
-        """Return the arm with this precision in place of auto."""
+        """Return the arm with ``precision`` in place of auto."""
         return replace(self, precision=precision or "fp32") if self.precision == "auto" else self
 
     def run(self, settings: Settings, seed: int) -> str:
@@ -207,20 +212,20 @@ class Candidate:
         return group_name(self.config, self.precision, self.tokens)
 
     def other_settings(self) -> str:
-        """Return a digest of what a run's identity has beside the model."""
+        """Return a digest of all settings of its runs but those of the model."""
         parts = identity(self.config, self.precision, self.tokens)
         names = parts.keys() - {"model", "norm", "placement", "source"}
         return digest({name: parts[name] for name in names})
 
 
 def candidates(overrides: Sequence[Words], configs: Sequence[RunConfig]) -> list[Candidate]:
-    """Return the arms with their titles and tokens, which are prepared now if the cache lacks them. Arms that
-    differ only in a default that one of them names are one."""
+    """Return the arms with their titles and tokens. The tokens are prepared now if the cache lacks them. Arms
+    of the same title are one: they differ only in a default that one of them names."""
     labels = [config.label() for config in configs]
     known: dict[Any, str] = {}
     found: dict[str, Candidate] = {}
     for label, words, config in zip(labels, overrides, configs, strict=True):
-        # arms of the same label differ in some overrides, which the title has, too
+        # the title also has the overrides in which arms of the same label differ
         alike = [{*other} for name, other in zip(labels, overrides, strict=True) if name == label]
         shared = set.intersection(*alike) | {*label.split()}
         title = " ".join([label, *(word for word in words if word not in shared)])
@@ -231,7 +236,7 @@ def candidates(overrides: Sequence[Words], configs: Sequence[RunConfig]) -> list
 
 
 def find_baselines(asked: Asked, shared: Words, arms: Sequence[Candidate]) -> Words:
-    """Return the title of the baseline of each value of ``by``: the arm that has all words of
+    """Return the titles of the baselines, one for each value of ``by``: the arm that has all words of
     ``asked.baseline`` and the fewest others. Raises ConfigError."""
     keys = dict.fromkeys(key_of(word) for arm in arms for word in arm.overrides)
     if unknown := [key for key in asked.by if key not in keys]:
@@ -247,8 +252,8 @@ def find_baselines(asked: Asked, shared: Words, arms: Sequence[Candidate]) -> Wo
 
 
 def try_arms(arms: Sequence[Candidate]) -> list[dict[str, Any]]:
-    """Build every arm once, in a child, as this process does not import torch: training/try_arms.py. Raises
-    ConfigError for an arm that cannot run."""
+    """Build every arm once by training/try_arms.py, in a child, as this process does not import torch. Return
+    an answer for each. Raises ConfigError for an arm that cannot run."""
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
     child = subprocess.run(
         [sys.executable, "-P", "-m", "training.try_arms"],
@@ -256,10 +261,10 @@ def try_arms(arms: Sequence[Candidate]) -> list[dict[str, Any]]:
         env=os.environ | {"PYTHONPATH": path},
         stdout=subprocess.PIPE,
         text=True,
-        process_group=0,  # Ctrl-C is for this process, which ends the child: two would print a traceback
+        process_group=0,  # so that Ctrl-C reaches this process alone, which ends the child
     )
     if child.returncode:
-        raise ConfigError(f"arms: trying them ended with status {child.returncode}; train one to see why")
+        raise ConfigError(f"arms: building them failed with status {child.returncode}; train one to see why")
     answers: list[dict[str, Any]] = json.loads(child.stdout.splitlines()[-1])
     for arm, answer in zip(arms, answers, strict=True):
         if line := answer.get("error"):
@@ -270,21 +275,20 @@ def try_arms(arms: Sequence[Candidate]) -> list[dict[str, Any]]:
 def same_models(
     arms: Sequence[Candidate], answers: Sequence[Mapping[str, Any]], asked: Asked, baselines: Words
 ) -> dict[str, str]:
-    """Return a title for each arm that is the same model as another arm, with the same other settings: that
-    of the other arm, which is the baseline or else the first of them.
-
-    Arms that differ in device or threads alone are the same, even if their outputs differ: their runs have
-    the same names."""
-    first: dict[Any, str] = {}
+    """Return, for each arm that is the same as another one, the title of the arm that is kept: a baseline, or
+    else the first. Two arms are the same if they are the same model with the same other settings, or if their
+    runs have the same names, as when they differ in threads alone, which may change the last digits."""
+    kept: dict[Any, str] = {}
     same: dict[str, str] = {}
     pairs = sorted(zip(arms, answers, strict=True), key=lambda pair: pair[0].title not in baselines)
     for arm, answer in pairs:
         by, _ = split_by(arm.overrides, asked.by)
         model = answer["digest"], answer["parameters"], arm.other_settings()
-        kept = first.setdefault((arm.run({}, 0), by), first.get((model, by), arm.title))
-        first.setdefault((model, by), kept)
-        if kept != arm.title:
-            same[arm.title] = kept
+        keys = (arm.run({}, 0), by), (model, by)
+        title = next((kept[key] for key in keys if key in kept), arm.title)
+        kept |= dict.fromkeys(keys, title)
+        if title != arm.title:
+            same[arm.title] = title
     return same
 
 
@@ -294,15 +298,19 @@ def same_models(
 
 @dataclass(frozen=True)
 class Declared:
-    """A study with the configs of its arms, by title."""
+    """A study, what was asked for, and its arms by title."""
 
     study: Study
-    folder: Path
+    asked: Asked
     arms: dict[str, Candidate]
+
+    @property
+    def folder(self) -> Path:
+        return self.asked.folder
 
     def compared_names(self, choices: Mapping[str, Any], seeds: list[int]) -> dict[str, Words]:
         """Return the names of each arm's runs on these seeds at its chosen settings, by title; none for an
-        arm that has no usable ones. ``choices``: the arms of chosen.json."""
+        arm without usable settings. ``choices``: the arms of chosen.json."""
         return {
             title: [self.arms[title].run(choice["settings"], seed) for seed in seeds if not choice["reason"]]
             for title, choice in choices.items()
@@ -310,11 +318,10 @@ class Declared:
 
 
 def declare(words: Sequence[str], write: bool = True) -> Declared:
-    """Return the study that a command line declares. study.json is written; if it is there, it has to say the
-    same.
+    """Return the study that a command line declares. Write study.json; if it exists, it must be the same.
 
     Raises:
-        UserError: a word is wrong, an arm cannot run, or the study that is there is another one.
+        UserError: a word is wrong, an arm cannot run, or study.json declares another study.
     """
     asked, typed, config_dir = read_words(words)
     file = asked.folder / "study.json"
@@ -325,15 +332,18 @@ def declare(words: Sequence[str], write: bool = True) -> Declared:
             print(f"{asked.folder}: {len(overrides)} arms; each is built once, to try it", flush=True)
         arms = candidates(overrides, compose_all([[*shared, *arm] for arm in overrides]))
     baselines = find_baselines(asked, shared, arms)
-    if old:  # not tried again: on another machine, auto may become another precision
+    if old:  # arms are not tried again: on another machine, auto may become another precision
         arms = [arm.resolved(old.precision) for arm in arms]
         same = {title: arm.title for arm in old.arms for title in arm.same_as}
     else:
+        if asked.launcher == "slurm" and any(arm.precision == "auto" for arm in arms):
+            raise ConfigError(AUTO_ON_A_CLUSTER)
         answers = try_arms(arms)
         arms = [arm.resolved(answer["precision"]) for arm, answer in zip(arms, answers, strict=True)]
         same = same_models(arms, answers, asked, baselines)
-    declared_by = [word for word in words if key_of(word) not in HOW]
-    study = study_of(asked, shared, config_dir, declared_by, arms, same, baselines)
+    declared_by = [word for word in words if key_of(word) not in NOT_DECLARED]
+    command = {"declared_by": declared_by, "words": shared, "config_dir": config_dir}
+    study = study_of(asked, arms, same, baselines, **command)
     if write and not old:
         asked.folder.mkdir(parents=True, exist_ok=True)
         with suppress(FileExistsError):  # another command was faster
@@ -341,31 +351,25 @@ def declare(words: Sequence[str], write: bool = True) -> Declared:
         old = read(asked.folder)
     if old and (change := difference(old, study)):
         raise ConfigError(f"{asked.folder}: the study has {change}; give it a new name: name=…")
-    # a word such as wandb.mode=offline may change when the study goes on
+    # words that change no run, such as wandb.mode=offline, may be others when the study goes on
     study = (old or study).model_copy(update={"words": study.words})
-    return Declared(study, asked.folder, {arm.title: arm for arm in arms})
+    return Declared(study, asked, {arm.title: arm for arm in arms})
 
 
 def study_of(
-    asked: Asked,
-    shared: Words,
-    config_dir: str | None,
-    declared_by: Words,
-    arms: Sequence[Candidate],
-    same: Mapping[str, str],
-    baselines: Words,
+    asked: Asked, arms: Sequence[Candidate], same: Mapping[str, str], baselines: Words, **command: Any
 ) -> Study:
-    """Return the study of these arms, of which those in ``same`` are the same models as others."""
+    """Return the study of these arms, without those in ``same``, which are the same as others."""
     trials = draw(asked.tune, asked.trials) if asked.tune else []
     trial_seeds = [*range(asked.trial_seeds)] if trials else []
     seeds = seeds_of(asked.folder.name, 2 * asked.seeds, asked.trial_seeds)
-    kept = {arm.title: [other for other in arms if same.get(other.title) == arm.title] for arm in arms}
+    twins = {arm.title: [other for other in arms if same.get(other.title) == arm.title] for arm in arms}
     declared = [
         Arm(
             title=arm.title,
             overrides=arm.overrides,
-            same_as=[other.title for other in kept[arm.title]],
-            group=" ".join(each.group() for each in (arm, *kept[arm.title])),
+            same_as=[twin.title for twin in twins[arm.title]],
+            group=" ".join(each.group() for each in (arm, *twins[arm.title])),
             trials=[[arm.run(settings, seed) for seed in trial_seeds] for settings in trials],
         )
         for arm in arms
@@ -377,9 +381,6 @@ def study_of(
         written=now(),
         git=git_state(),
         torch=importlib.metadata.version("torch"),
-        declared_by=declared_by,
-        words=shared,
-        config_dir=config_dir,
         runs_dir=arms[0].config.runs_dir,
         precision=the_only([arm.precision for arm in arms]),
         tokens=the_only([arm.tokens for arm in arms]),
@@ -392,11 +393,13 @@ def study_of(
         comparisons=len(declared) - len(baselines),
         arms=declared,
         **asked.model_dump(include={"by", "matters", "verdicts", "tune"}),
+        **command,
     )
 
 
 def seeds_of(name: str, count: int, first: int) -> list[int]:
-    """Return a study's own seeds, drawn by its name from ``first`` on: those below are the tuning seeds."""
+    """Return ``count`` seeds of a study's own, drawn by its name. They are at least ``first``, as those below
+    are the tuning seeds."""
     return random.Random(hashlib.sha256(name.encode()).hexdigest()).sample(range(first, 2**31), count)
 
 
@@ -410,7 +413,7 @@ def now() -> str:
 
 def difference(old: Study, new: Study) -> str | None:
     """Return what differs between two declarations; None if they are the same."""
-    declared = [key for key in Study.model_fields if key not in HOW_DECLARED]
+    declared = [key for key in Study.model_fields if key not in MAY_DIFFER]
     changed = [key for key in declared if getattr(old, key) != getattr(new, key)]
     words = [word for word in (*old.words, *new.words) if (word in old.words) != (word in new.words)]
     if not changed:
@@ -430,6 +433,7 @@ def difference(old: Study, new: Study) -> str | None:
 
 
 def job(study: Study, arm: Arm, settings: Settings, seed: int, name: str) -> Job:
+    """Return a run of an arm. Its precision is the study's: here, auto may become another one."""
     words = [word for word in study.words if not (study.precision and word.startswith("precision="))]
     precision = [f"precision={study.precision}"] if study.precision else []
     values = [f"{key}={value}" for key, value in settings.items()]
@@ -437,8 +441,8 @@ def job(study: Study, arm: Arm, settings: Settings, seed: int, name: str) -> Job
 
 
 def trial_jobs(study: Study, which: Mapping[str, Sequence[int]] | None = None) -> list[Job]:
-    """Return the trials: of every setting on the first tuning seed; or on the others, of those settings whose
-    numbers ``which`` gives for each title."""
+    """Return the trials of every setting on the first tuning seed; with ``which``, numbers of settings by
+    title, the trials of these settings on the other tuning seeds."""
     seeds = [*enumerate(study.trial_seeds)]
     return [
         job(study, arm, study.trials[number], seed, arm.trials[number][i])

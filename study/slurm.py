@@ -1,12 +1,12 @@
-"""The same commands as one array of Slurm jobs, by submitit. A run that is pre-empted or out of time is
-requeued, and resumes.
+"""Train runs as one array of Slurm jobs, by submitit. A run that is pre-empted or out of time is requeued,
+and resumes.
 
     LOGS/NAME.log      what the run NAME printed
     LOGS/slurm.json    Slurm's numbers of the jobs, so that the same command finds them in the queue
     LOGS/submitit/     submitit's files, with Slurm's own messages
 
-A run's status.json says that it has ended, squeue that its job lives: sacct needs accounting, which not every
-cluster has.
+status.json says whether a run has ended, squeue whether its job is alive. sacct would know both, but it needs
+accounting, which not every cluster has.
 """
 
 import io
@@ -37,8 +37,11 @@ DEFAULTS = CONF / "hydra" / "launcher" / "slurm.yaml"
 
 
 class Command:
-    """A run as a job. Slurm's signals may reach this process alone, or the run, too, which takes two within a
-    second as one. submitit pickles this class by its name."""
+    """A run as a job. submitit pickles this class by its name.
+
+    A signal of Slurm's reaches this process, and perhaps the run as well, which takes two signals within a
+    second as one.
+    """
 
     def __call__(self, words: list[str], log: Path) -> None:
         with log.open("ab") as output:
@@ -48,7 +51,8 @@ class Command:
             raise SystemExit(status)
 
     def wait(self) -> int:
-        """Return the run's exit status. Not Popen.wait, whose lock a handler would wait for in vain."""
+        """Return the run's exit status. Popen.wait has a lock, for which a signal's handler would wait
+        forever."""
         while (status := self.process.poll()) is None:
             time.sleep(0.2)
         return status
@@ -59,12 +63,12 @@ class Command:
         self.wait()
 
     def checkpoint(self, words: list[str], log: Path) -> submitit.helpers.DelayedSubmission:
-        """Called by submitit at SIGUSR2, Slurm's warning before the time limit: it requeues the job."""
+        """Return the job that submitit requeues. It calls this at SIGUSR2, before the time limit."""
         self.end()
         return submitit.helpers.DelayedSubmission(Command(), words, log)
 
     def pre_empted(self, *_: object) -> None:
-        """At SIGTERM: the job is pre-empted, and still RUNNING in its grace time, or it is cancelled."""
+        """Handle SIGTERM. The job is pre-empted if Slurm still shows it as RUNNING, or else cancelled."""
         self.end()
         job = submitit.JobEnvironment().job_id
         squeue = ["squeue", "--noheader", f"--jobs={job}", "--format=%T"]
@@ -73,58 +77,59 @@ class Command:
         raise SystemExit(128 + signal.SIGTERM)
 
 
+def run_all(
+    jobs: Sequence[Job], runs_dir: Path, logs: Path, config_dir: str | None, options: Mapping[str, Any]
+) -> dict[str, int]:
+    """Train the runs that have not ended. Return statuses by name: 0, or 1 for a run that failed. Raises
+    ConfigError as ``submit``."""
+    return wait(submit(jobs, runs_dir, logs, config_dir, options), runs_dir, logs)
+
+
 def submit(
-    jobs: Sequence[Job],
-    runs_dir: Path,
-    logs: Path,
-    config_dir: str | None = None,
-    options: Mapping[str, Any] | None = None,
+    jobs: Sequence[Job], runs_dir: Path, logs: Path, config_dir: str | None, options: Mapping[str, Any]
 ) -> dict[str, str | None]:
-    """Submit the runs that have not ended, and that no earlier command has put into the queue, as one array.
-    Return Slurm's number of each job by the run's name; None for a run that had ended.
+    """Submit the runs that have not ended and are not in the queue. Return Slurm's number of each job by the
+    run's name; None for a run that has ended.
 
     Args:
-        options: options of conf/hydra/launcher/slurm.yaml, in place of its values.
+        options: replace values of conf/hydra/launcher/slurm.yaml.
 
     Raises:
         ConfigError: there is no Slurm, or it refuses the options.
     """
     if not shutil.which("sbatch"):
         raise ConfigError("launcher: slurm: sbatch is not found; start this on a machine of the cluster")
-    settings = yaml.safe_load(DEFAULTS.read_text(encoding="utf-8")) | dict(options or {})
+    settings = yaml.safe_load(DEFAULTS.read_text(encoding="utf-8")) | dict(options)
     waiting, alive = pending(jobs, runs_dir), queue()
     if alive is None:
-        raise ConfigError("launcher: squeue failed, so it is not known which runs wait; try again")
-    known = {name: job for name, job in read_json(logs / "slurm.json").items() if job in alive}
+        raise ConfigError("launcher: slurm: squeue failed, so it is unknown which runs wait; try again")
+    known = {name: number for name, number in read_json(logs / "slurm.json").items() if number in alive}
     new = [job for job in waiting if job.name not in known]
-    print(
-        f"{len(waiting)} runs to do: {len(waiting) - len(new)} in Slurm's queue, {len(new)} new", flush=True
-    )
+    queued = len(waiting) - len(new)
+    print(f"{len(waiting)} runs to do: {queued} in Slurm's queue, {len(new)} new", flush=True)
     if new:
         words = [command(job, settings["cpus_per_task"], config_dir) for job in new]
         ids = array(words, [logs / f"{job.name}.log" for job in new], logs / "submitit", settings)
         known |= {job.name: number for job, number in zip(new, ids, strict=True)}
         write_atomically(logs / "slurm.json", json.dumps(known))
-        print(
-            f"submitted; scancel {ids[0].split('_')[0]} ends them. After Ctrl-C here they go on", flush=True
-        )
+        print("Ctrl-C here does not end the jobs; this does: scancel", ids[0].split("_")[0], flush=True)
     return {job.name: known.get(job.name) for job in jobs}
 
 
 def array(words: list[list[str]], logs: list[Path], folder: Path, settings: dict[str, Any]) -> list[str]:
-    """Submit an array of commands. Return the number of each job. Raises ConfigError."""
+    """Submit commands as an array. Return the number of each job. Raises ConfigError."""
     options = {key: value for key, value in settings.items() if not key.startswith("_")}
     executor = submitit.AutoExecutor(folder, "slurm", slurm_max_num_timeout=options.pop("max_num_timeout"))
-    # where this file is found, whatever the folder of the job
+    # so that the job finds this file, whatever its folder
     path = f'export PYTHONPATH={shlex.quote(str(ROOT))}"${{PYTHONPATH:+:$PYTHONPATH}}"'
     options |= {"name": "normgpt", "setup": [*options["setup"], path]}
     try:
         executor.update_parameters(**{f"slurm_{key}": value for key, value in options.items()})
-        with redirect_stderr(io.StringIO()):  # submitit prints the error, too
+        with redirect_stderr(io.StringIO()):  # submitit prints the error that it raises
             return [job.job_id for job in executor.map_array(Command(), words, logs)]
-    except (FailedJobError, NameError) as error:  # the latter: there is no such option
+    except (FailedJobError, NameError) as error:  # NameError: there is no such option
         reason = " ".join(str(error).split())
-        raise ConfigError(f"launcher: slurm: {reason}; give what your cluster requires") from None
+        raise ConfigError(f"launcher: slurm: {reason}; give the options of your cluster") from None
 
 
 def queue() -> set[str] | None:
@@ -135,8 +140,8 @@ def queue() -> set[str] | None:
 
 
 def wait(ids: Mapping[str, str | None], runs_dir: Path, logs: Path) -> dict[str, int]:
-    """Wait until each run has ended, or its job has left the queue; print a line for each. Return statuses by
-    name: 0, or 1 for a run that failed."""
+    """Wait until each run has ended, or its job has left the queue; print a line for each. Return statuses as
+    ``run_all``. ``ids``: as ``submit`` returns them."""
     left = {name: number for name, number in ids.items() if number}
     statuses = dict.fromkeys(ids, 0)
     progress = Progress(len(ids), len(left), runs_dir, logs, len(left))
@@ -149,7 +154,7 @@ def wait(ids: Mapping[str, str | None], runs_dir: Path, logs: Path) -> dict[str,
                 statuses[name] = int(not ended)
                 progress.ended(name, statuses[name])
                 del left[name]
-        # seen twice, as a shared disk may show a job's last write late
+        # a job has failed if it is gone twice, as a shared disk may show its last write late
         gone = {name for name, number in left.items() if alive is not None and number not in alive}
         if left:
             time.sleep(PAUSE)

@@ -232,3 +232,13 @@ def test_every_study_of_conf_has_the_runs_that_its_comment_says(file):
     runs = trials + math.ceil(trials / 4) * (asked.trial_seeds - 1) + asked.seeds
     is_same = file.stem in ("norms", "fair")  # without a norm, pre and post are the same model
     assert f"{(len(arms) - is_same) * runs:,} runs" in file.read_text()
+
+
+def test_on_a_cluster_the_precision_must_be_known(study, monkeypatch):
+    """Of the words or of the file; auto would be that of this machine."""
+    preset = {"also": ["norm=layernorm", "norm=none"], "runs": "precision=fp32"}
+    small = [word for word in TRAIN if not word.startswith("precision=")]
+    monkeypatch.setattr("tests.study.test_plan.TRAIN", small)
+    assert study("launcher=slurm", preset=preset).precision == "fp32"
+    with pytest.raises(ConfigError, match="^precision: auto may mean another one on the machines"):
+        study("launcher=slurm", "precision=auto", "name=x", preset=preset)
