@@ -1,16 +1,16 @@
-"""Compare a study, or runs that no study declared: which norm is better, by how much, and is it noise?
+"""Compare the arms of a study, or loose runs: which norm is better, by how much, and is it noise?
 
 python compare.py studies/norms                           a study that ablate.py ran: table, verdicts, page
-python compare.py runs                                    runs: a row a group, 95 % intervals, no verdicts
+python compare.py runs                                    loose runs, in groups: 95 % intervals, no verdicts
 python compare.py runs --where placement=pre              only the runs with this value
 python compare.py runs --baseline norm=batchnorm          another baseline than layernorm in pre
-python compare.py runs --metric train/loss --out loss     another number, another folder for the page
+python compare.py runs --metric train/loss --out loss     another metric; another folder for the page
 python compare.py studies/norms --json                    for programs: AGENTS.md
 
 It writes a page, index.html, and table.md: docs/ablations.md.
 """
 
-# Read this file from the bottom. compare.py imports neither torch nor a model.
+# Read this file from the bottom. It imports neither torch nor a model.
 
 import argparse
 import json
@@ -30,7 +30,7 @@ MOST_ROWS = 40  # of groups of loose runs, in a terminal
 
 
 def key_values(text: str) -> dict[str, str]:
-    """Return ``norm=dyt,placement=pre`` as a dict. Raises argparse's error."""
+    """Return ``norm=dyt,placement=pre`` as a dict. Raises ArgumentTypeError."""
     pairs = [part.partition("=") for part in text.split(",")]
     if not all(equals for _, equals, _ in pairs):
         raise argparse.ArgumentTypeError("write KEY=VALUE,…, for example norm=layernorm,placement=pre")
@@ -72,7 +72,7 @@ def judge(table: Table, arm: str) -> int:
     """Print the verdict on an arm, and warnings on stderr. Return the exit status."""
     if table.study is None:
         command = table.advice[1] if table.advice else "python ablate.py"
-        print(f"loose runs give no verdicts: a verdict needs a study: {command}")
+        print(f"loose runs give no verdicts; declare a study: {command}")
         return UNFIT
     status, line = candidate(table, arm)
     print(line)
@@ -85,15 +85,15 @@ def main() -> None:
     parser = programs.parser(__doc__)
     add = parser.add_argument
     add("runs", nargs="*", default=["runs"], help="a study, or folders of runs, or globs; default: runs")
-    add("--metric", default=loose.METRIC, help="compare this metric's last value; default: %(default)s")
-    same = "compare with these values, all other keys being equal"
+    add("--metric", default=loose.METRIC, help="compare its last value in each run; default: %(default)s")
+    same = "compare each group with the one that has these values, and equals it in all other keys"
     add("--baseline", metavar="KEY=VALUE,…", type=key_values, help=same)
     add("--where", metavar="KEY=VALUE", action="append", default=[], help="only runs with this value")
-    add("--mixed", action="store_true", help="compare runs even if data, context or length differ")
+    add("--mixed", action="store_true", help="compare runs even if their data, context or length differ")
     add("--out", type=Path, help="folder of the page; default: report, or the study's")
     one_of = parser.add_mutually_exclusive_group().add_argument
     one_of("--json", action="store_true", help="print the comparison as JSON: AGENTS.md")
-    judged = "a title, or KEY=VALUE,…: exit with 0 if it is better, else 10 to 13: AGENTS.md"
+    judged = "a title, or KEY=VALUE,…: exit with 0 if this arm is better, or else 10 to 13: AGENTS.md"
     one_of("--candidate", metavar="ARM", help=judged)
     args = parser.parse_args()
     if args.out and (args.json or args.candidate is not None):

@@ -1,9 +1,8 @@
-"""Draw a study: the intervals of its arms, their loss curves, and its map if it has no verdicts.
+"""Draw what the page of a study shows as files, for a paper: its intervals, or its map, and its loss curves.
 
-    python -m scripts.draw studies/norms --out figures          figures/intervals.svg, figures/curves.svg
-    python -m scripts.draw results/atlas_map --format pdf       intervals.pdf …, in this folder
-
-The figures show what the page of the study shows, in files for papers."""
+python -m scripts.draw studies/norms --out figures          figures/intervals.svg, figures/curves.svg
+python -m scripts.draw results/atlas_map --format pdf       map.pdf, curves.pdf, in this folder
+"""
 
 from pathlib import Path
 
@@ -17,13 +16,13 @@ from study.page import curves as curves_of
 from study.page import ends, first_shown
 from study.table import Table, short, verdict
 
-WIDER = 30  # pixels around a figure: the reader's font may be wider than that of this machine
-COLORS = {"better": "#0a8a5f", "worse": "#c8402f"}  # of an interval with this verdict
+WIDER = 30  # pixels around a figure, as the reader's font may be wider than this machine's
+COLORS = {"better": "#0a8a5f", "worse": "#c8402f"}  # of intervals, by verdict
 
 
 def intervals(table: Table) -> Chart:
-    """Return the interval of each arm's difference from its baseline, with the verdict. Grey: what does not
-    matter."""
+    """Return the interval of each arm's difference from its baseline, with the verdict. Grey: differences
+    that do not matter."""
     rows = [row for row in table.rows if row.difference is not None]
     records = [
         {
@@ -51,8 +50,8 @@ def intervals(table: Table) -> Chart:
 
 
 def curves(table: Table) -> Chart:
-    """Return the mean validation loss by step, with a band from the lowest to the highest seed. Of many arms
-    only those are drawn that the page shows first."""
+    """Return the mean validation loss by step, with a band from the lowest to the highest seed. If there are
+    more arms than colours, draw those that are picked when the page opens."""
     arms = [short(row.title) for row in table.rows]
     arms = arms if len(arms) <= len(PALETTE) else first_shown(table)
     records = [record for record in curves_of(table) if record["arm"] in arms]

@@ -1,4 +1,4 @@
-"""Charts by Altair (Vega-Lite): of the page, and of files that other programs write."""
+"""Charts by Altair (Vega-Lite), for the page and for files."""
 
 import json
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ alt.data_transformers.disable_max_rows()
 FORMATS = (".svg", ".png", ".pdf")  # file formats of a saved figure
 VERSION = ".".join(alt.SCHEMA_VERSION.lstrip("v").split(".")[:2])  # of Vega-Lite
 PALETTE = "#4c78a8 #f58518 #e45756 #54a24b #b279a2 #72b7b2 #eeca3b #ff9da6 #9d755d #8c8c8c".split()
-# of a tried setting
+# how a setting is drawn
 MARKS = {"tried": "circle", "chosen": "diamond", "chosen, at the edge": "triangle-up", "diverged": "cross"}
 SIZES = {"tried": 30, "chosen": 170, "chosen, at the edge": 190, "diverged": 90}
 Chart = alt.TopLevelMixin
@@ -32,8 +32,7 @@ def svg(chart: Chart) -> str:
 
 
 def save(chart: Chart, out: Path) -> None:
-    """Draw a figure into a file whose ending is one of FORMATS. Raises OSError if the file cannot be
-    written."""
+    """Write a chart to a file whose ending is one of FORMATS. Raises OSError."""
     chart.save(out, scale_factor=2 if out.suffix == ".png" else 1)
 
 
@@ -42,15 +41,15 @@ def save(chart: Chart, out: Path) -> None:
 
 
 def fence(values: Sequence[float], reach: float = 1.5) -> tuple[float, float]:
-    """Return the smallest and the largest value that is no outlier: at most ``reach`` interquartile ranges
-    below the lower or above the upper quartile (Tukey 1977; 3: those outside are far out)."""
+    """Return the smallest and the largest value that is no outlier. An outlier is more than ``reach``
+    interquartile ranges below the lower or above the upper quartile (Tukey 1977)."""
     q1, q3 = np.quantile(values, [0.25, 0.75])
     inside = [value for value in values if abs(value - (q1 + q3) / 2) <= (0.5 + reach) * (q3 - q1)]
     return min(inside), max(inside)
 
 
 def interval_range(table: Table) -> tuple[float, float]:
-    """Return the range of differences that is drawn: without those far out, with 0 and ±matters."""
+    """Return the range of differences to draw: without far outliers, with 0 and ±matters."""
     ends = [end for row in table.rows for end in (row.low, row.difference, row.high) if end is not None]
     matters = table.study.matters if table.study else 0.0
     low, high = fence(ends or [0.0], reach=3)
@@ -79,7 +78,8 @@ def are_numbers(values: Sequence[str]) -> bool:
 
 
 def number_key(table: Table) -> str | None:
-    """Return the one key beside norm and placement in which arms differ, if its values are numbers."""
+    """Return the key of ``by``, or the one key beside norm and placement in which arms differ, if its values
+    are numbers."""
     found = varying(table)
     by = table.study.by if table.study else []
     keys = by if len(by) == 1 else [key for key in found if key not in ("norm", "placement")]
@@ -87,19 +87,20 @@ def number_key(table: Table) -> str | None:
 
 
 def grid_keys(table: Table) -> tuple[str, str] | None:
-    """Return the two keys of a map: of a study without verdicts whose arms differ in two keys, with three
-    values or more."""
+    """Return the two keys of a map. A study has one if it gives no verdicts, and its arms differ in two keys
+    with at least three values each."""
     found = varying(table)
     is_map = table.study and not table.study.verdicts and len(found) == 2
     return (*found,) if is_map and min(map(len, found.values())) >= 3 else None  # type: ignore[return-value]
 
 
 # ---------------------------------------------------------------------------------------------------
-# Charts. Most have data by name, and parameters without values: page.html gives them both.
+# Charts. Most name their data and their parameters, whose values page.html sets.
 
 
 def ranked(name: str) -> alt.Chart:
-    """Return a chart in which ``rank`` is the number of an arm's colour, −1 for an arm that is not picked."""
+    """Return a chart of the data ``name``, in which ``rank`` is the number of an arm's colour, −1 if the arm
+    is not picked."""
     chart = alt.Chart(alt.NamedData(name)).add_params(alt.param("picked", value=[]))
     return chart.transform_calculate(rank=f"indexof(picked, datum.arm) % {len(PALETTE)}")
 
@@ -110,8 +111,8 @@ def color_of_rank() -> alt.Color:
 
 
 def curves(low: float, high: float) -> Chart:
-    """Return loss curves: mean and range of each picked arm, grey lines of the others. Records ``curves``:
-    arm, step, loss, low, high. ``low`` and ``high``: ends of the axis."""
+    """Return loss curves: the mean and range of each picked arm, grey lines of the others. ``low`` and
+    ``high``: ends of the axis. Its data, ``curves``, are records of arm, step, loss, low and high."""
     y = alt.Y("loss:Q", title="validation loss", scale=alt.Scale(domain=[low, high]))
     x = alt.X("step:Q", axis=alt.Axis(format="~s", tickCount=6))
     base = ranked("curves").encode(x=x, y=y, color=color_of_rank(), detail="arm:N")
@@ -134,14 +135,15 @@ def curves(low: float, high: float) -> Chart:
 
 
 def of_blocks() -> alt.Chart:
-    """Return a chart of the records ``blocks``: arm, statistic, step, and lists of blocks and values."""
+    """Return a chart of a statistic of the picked arms. Its data, ``blocks``, are records of arm, statistic,
+    step, and lists of blocks and values."""
     parameters = alt.param("statistic", value=""), alt.param("at", value=0)
     chart = ranked("blocks").add_params(*parameters)
     return chart.transform_filter("datum.statistic == statistic && datum.rank >= 0")
 
 
 def heat(n_blocks: int) -> Chart:
-    """Return a statistic by step and block, of each picked arm, all in one scale of colours."""
+    """Return a statistic of each picked arm by step and block, in one scale of colours for all arms."""
     lines = "split(replace(datum.label, /=/g, '= '), ' ')"
     axis = alt.Axis(labelExpr=lines, labelLimit=0, labelLineHeight=12, ticks=False, domain=False)
     step = alt.Step(max(12, 56 // n_blocks), **{"for": "offset"})
@@ -167,7 +169,7 @@ def heat(n_blocks: int) -> Chart:
 
 
 def profile() -> Chart:
-    """Return a statistic by block at the step ``at``, or the last one before it that the arm logged."""
+    """Return a statistic by block at the step ``at``, or at the last step before it that the arm logged."""
     return (
         of_blocks()
         .transform_filter("datum.step <= at")
@@ -187,8 +189,8 @@ def profile() -> Chart:
 
 
 def tuning(key: str, kind: str, low: float, high: float) -> Chart:
-    """Return the loss of each tried setting against a tuned key, whose range is ``kind``. Records ``trials``:
-    arm, loss (null: diverged), settings, ``setting`` (the same as text), chosen, edges (keys)."""
+    """Return the loss of each tried setting against a tuned key, whose range is ``kind``. Its data are
+    ``trials``: records of arm, loss (null: diverged), settings, setting (as text), chosen and edges."""
     name = json.dumps(key)
     mark = (
         "!isValid(datum.loss) ? 'diverged' : !datum.chosen ? 'tried' : "
@@ -228,7 +230,8 @@ def tuning(key: str, kind: str, low: float, high: float) -> Chart:
 
 
 def against_number(table: Table, key: str) -> Chart:
-    """Return the mean loss against a key with numbers, a line for each arm without this key."""
+    """Return the mean loss against a key whose values are numbers. Arms that differ in this key alone are a
+    line."""
     records: Records = [
         {
             "arm": " ".join(word for word in short(row.title).split() if not word.startswith(f"{key}=")),
@@ -265,8 +268,8 @@ def padded(low: float, high: float) -> list[float]:
 
 
 def grid(table: Table) -> Chart:
-    """Return a map of the mean losses of arms that differ in two keys: dark is low, and outliers have the
-    colour of the largest other loss. An arm that is the same model as another one has its loss."""
+    """Return a map of mean losses by two keys. Dark is low; an outlier has the colour of the largest other
+    loss; an arm that is the same model as another one has its loss."""
     a, b = grid_keys(table) or ("norm", "placement")
     cells = {(row.keys.get(a, ""), row.keys.get(b, "")): row.mean for row in table.rows}
     means = {row.title: row.mean for row in table.rows}

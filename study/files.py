@@ -2,7 +2,6 @@
 
 import json
 import os
-import tempfile
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
@@ -13,11 +12,11 @@ from pydantic import AfterValidator, Field, ValidationError, model_validator
 from cli.errors import Config
 from cli.schema import Checked
 from data.errors import ConfigError
-from data.files import first_error
+from data.files import first_error, write_atomically
 
 Metric = Literal["val/report_loss", "val/full_loss"]
 Settings = dict[str, Any]  # a value of each tuned key
-Part = Mapping[str, Any] | None  # the content of chosen.json or of extended.json, once it is written
+Part = Mapping[str, Any] | None  # the content of chosen.json or extended.json; None: it is not written yet
 
 
 def moment(text: str) -> str:
@@ -30,8 +29,8 @@ class Arm(Checked):
     title: str
     overrides: list[str]
     same_as: list[str]  # titles of arms that are the same model
-    group: str  # identity of the arm, and of those in same_as, without the seed: shows an edit
-    trials: list[list[str]]  # names of its runs: a list for each setting, a name for each tuning seed
+    group: str  # names of its runs and of those of same_as, without the seed: they change after an edit
+    trials: list[list[str]]  # names of its trials: a list for each setting, a name for each tuning seed
 
 
 class Study(Checked):
@@ -46,10 +45,10 @@ class Study(Checked):
     declared_by: list[str]  # the words of the command
     words: list[str]  # overrides of all runs
     config_dir: str | None
-    runs_dir: str  # empty: published; the runs are in runs.csv beside this file
-    precision: str | None  # of all runs; null: each arm says its own
+    runs_dir: str  # empty: the study is published, and its runs are in runs.csv beside this file
+    precision: str | None  # of all runs; null: arms differ in it
     tokens: str | None  # their fingerprint; null: arms differ in it
-    baseline: str  # title; ``baseline_of`` finds that of an arm
+    baseline: str  # title of a baseline; ``baseline_of`` finds that of an arm
     by: list[str]
     metric: Metric
     matters: float
@@ -67,14 +66,14 @@ class Study(Checked):
         if self.baseline not in [arm.title for arm in self.arms]:
             raise ValueError("the baseline is none of the arms")
         if any(len(arm.trials) != len(self.trials) for arm in self.arms):
-            raise ValueError("an arm has not as many trials as the study")
+            raise ValueError("an arm has more or fewer trials than the study")
         if self.comparisons < sum(self.baseline_of(arm) is not arm for arm in self.arms):
-            raise ValueError("there are more comparisons: an arm each that is no baseline")
+            raise ValueError("comparisons: it is less than the number of arms that are no baseline")
         return self
 
     def baseline_of(self, arm: Arm) -> Arm:
-        """Return the arm that ``arm`` is compared with, possibly itself: the baseline of its values of
-        ``by``. Raises ConfigError if there is none."""
+        """Return the arm that ``arm`` is compared with: the baseline that has its values of ``by``, or itself
+        if it is a baseline. Raises ConfigError if there is none."""
         baseline = next(each for each in self.arms if each.title == self.baseline)
         wanted = split_by(arm.overrides, self.by)[0], split_by(baseline.overrides, self.by)[1]
         for each in self.arms:
@@ -84,7 +83,7 @@ class Study(Checked):
 
 
 class Choice(Checked):
-    """An arm's part of chosen.json: study/trials.py."""
+    """An arm's part of chosen.json, which study/trials.py makes."""
 
     settings: Settings
     trial: int | None = None  # its number
@@ -114,7 +113,7 @@ PARTS: dict[str, type[Checked]] = {"chosen.json": Chosen, "extended.json": Exten
 
 
 def split_by(overrides: Sequence[str], by: Sequence[str]) -> tuple[frozenset[str], frozenset[str]]:
-    """Return the overrides of the keys ``by``, and the others."""
+    """Return the overrides of the keys ``by``, and the other overrides."""
     own = frozenset(word for word in overrides if word.partition("=")[0].lstrip("+") in by)
     return own, frozenset(overrides) - own
 
@@ -140,11 +139,10 @@ def parsed(file: Path, kind: type[Config]) -> Config:
 
 
 def write_once(file: Path, content: Mapping[str, Any]) -> None:
-    """Write a JSON file whole or not at all, also after a power failure. Raises FileExistsError if it is
-    there."""
-    with tempfile.NamedTemporaryFile("w", dir=file.parent, prefix=f".{file.name}.", encoding="utf-8") as new:
-        json.dump(content, new, indent=1)
-        new.flush()
-        os.fsync(new.fileno())
-        os.chmod(new.name, 0o644)
-        os.link(new.name, file)
+    """Write a JSON file whole or not at all, even if the power fails. Raises FileExistsError if it exists."""
+    new = file.with_name(f".{file.name}.{os.getpid()}")
+    write_atomically(new, json.dumps(content, indent=1), sync=True)
+    try:
+        os.link(new, file)
+    finally:
+        new.unlink()

@@ -3,8 +3,8 @@ commands, ``python train.py …``, that anyone could type.
 
     LOGS/NAME.log    what the run NAME printed
 
-Runs that have ended are skipped, and a failed run does not stop the others. A signal is passed on to the
-processes once, so that each run saves.
+Runs that have ended are skipped. If a run fails, the others continue. A signal is sent on to the runs, which
+save and end.
 """
 
 import math
@@ -37,7 +37,7 @@ PAUSE = 0.1  # seconds between two looks at the processes
 
 @dataclass(frozen=True)
 class Job:
-    """A run: its folder's name in runs_dir, and the words after ``python train.py`` that train it."""
+    """A run to train: the name of its folder in runs_dir, and the words after ``python train.py``."""
 
     name: str
     overrides: tuple[str, ...]
@@ -47,13 +47,13 @@ class Job:
 
 
 def pending(jobs: Iterable[Job], runs_dir: Path) -> list[Job]:
-    """Return the jobs whose runs have not ended, each run once."""
+    """Return the jobs whose runs have not ended, each once."""
     todo = {job.name: job for job in jobs if job.sets("fresh") or not has_ended(runs_dir / job.name)}
     return [*todo.values()]
 
 
 def is_trained(folder: Path) -> bool:
-    """Return whether a process, such as one that a killed command left behind, trains a run."""
+    """Return whether another process trains a run, such as one that outlived the command that started it."""
     if not folder.exists():
         return False
     try:
@@ -64,8 +64,8 @@ def is_trained(folder: Path) -> bool:
 
 
 def command(job: Job, threads: int, config_dir: str | None) -> list[str]:
-    """Return the command of a run. ``threads``: train.threads, unless the job sets it. ``hydra.mode``: a
-    preset's MULTIRUN would start a sweep."""
+    """Return the command of a run. ``threads``: train.threads, unless the job sets it. hydra.mode is set
+    because a preset's MULTIRUN would start a sweep."""
     folder = ["--config-dir", config_dir] if config_dir else []
     extra = [] if job.sets("train.threads") else [f"train.threads={threads}"]
     return [sys.executable, str(TRAIN), *folder, *job.overrides, *extra, "hydra.mode=RUN"]
@@ -81,8 +81,8 @@ def cores() -> int:
 
 
 def gpus() -> list[str]:
-    """Return the GPUs that this process may use, as CUDA_VISIBLE_DEVICES names them; torch is not asked.
-    Windows for Linux has /dev/dxg for all of them."""
+    """Return the GPUs that this process may use, as CUDA_VISIBLE_DEVICES names them, without torch. Windows'
+    Subsystem for Linux has one /dev/dxg for all GPUs."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is not None:
         return [each for each in visible.split(",") if each not in ("", "-1")]
@@ -90,7 +90,7 @@ def gpus() -> list[str]:
 
 
 def default_n_jobs(device: str) -> int:
-    """Return how many runs to train at once: one a GPU, or where there is none, one a core."""
+    """Return how many runs to train at once: one a GPU, or without GPUs one a core."""
     if device.startswith("cuda:"):
         return 1
     return (len(gpus()) if device in ("auto", "cuda") else 0) or cores()
@@ -102,7 +102,8 @@ def default_n_jobs(device: str) -> int:
 
 @dataclass
 class Child:
-    """A running process. ``slot``: its place among the ``n_jobs``, which is free again when it has ended."""
+    """A running process. ``slot``: a number below ``n_jobs`` that no other running process has; it picks the
+    GPU."""
 
     job: Job
     slot: int
@@ -111,8 +112,8 @@ class Child:
 
     @classmethod
     def start(cls, job: Job, slot: int, words: list[str], log: Path) -> "Child":
-        """Start a run, in a process group of its own: a terminal's Ctrl-C would reach it beside ours, and two
-        signals end a run at once. It sees one GPU, unless it names one."""
+        """Start a run. It sees one GPU, unless it names one. Its process group is its own, so that Ctrl-C in
+        a terminal reaches this process alone: a run that gets two signals ends without saving."""
         environ = dict(os.environ)
         if (devices := gpus()) and not any(word.startswith("device=cuda:") for word in job.overrides):
             environ["CUDA_VISIBLE_DEVICES"] = devices[slot % len(devices)]
@@ -124,21 +125,21 @@ class Child:
         return cls(job, slot, process, time.monotonic())
 
     def status(self, folder: Path, log: Path) -> int:
-        """Return the exit status of a process that has ended: 1 if the run in ``folder`` has not; 0 if
-        another process has trained it meanwhile."""
+        """Return 0 if the run in ``folder`` has ended, even if another process trained it, or else the exit
+        status of the process, 1 in place of 0. Of a job with fresh=true, return the exit status."""
         status = self.process.returncode
         if has_ended(folder):
             return status if self.job.sets("fresh") else 0
         if status:
             return status
         with log.open("a") as file:
-            file.write("it trained a run of another name: was its norm edited, or is a tuned key copied?\n")
+            file.write("its run has another name than planned: was the norm or the placement edited?\n")
         return 1
 
 
 class TwoSignals(Stop):
-    """Inside ``with``: ``number`` is that of a signal that was received, ``twice`` whether another one
-    followed, after PATIENCE."""
+    """Inside ``with``: ``number`` is that of the first signal that was received, ``twice`` whether another
+    one came more than PATIENCE later."""
 
     twice = False
 
@@ -151,7 +152,8 @@ class TwoSignals(Stop):
 
 @contextmanager
 def none_left(running: list[Child]) -> Iterator[None]:
-    """Context manager: at an error, such as a full disk or a closed pipe, let the runs save and end."""
+    """Context manager: at its end, let the runs save and end. Some are left after an error, such as a full
+    disk or a closed pipe."""
     try:
         yield
     finally:
@@ -162,8 +164,8 @@ def none_left(running: list[Child]) -> Iterator[None]:
 def run_all(
     jobs: Sequence[Job], runs_dir: Path, logs: Path, n_jobs: int, config_dir: str | None = None
 ) -> dict[str, int]:
-    """Train the runs that have not ended, ``n_jobs`` at once; print a line for each that ends. Return the
-    exit status of each job by name, 0 for a run that had ended.
+    """Train the runs that have not ended, ``n_jobs`` at once; print a line for each. Return exit statuses by
+    name, 0 for a run that had ended before.
 
     Raises:
         Interrupted: at a signal, after each run has saved. A second signal kills the runs.
@@ -195,7 +197,7 @@ def run_all(
                 running.remove(child)
                 name = child.job.name
                 if child.process.returncode and is_trained(runs_dir / name):
-                    waiting.append(child.job)  # what a killed command left behind was faster
+                    waiting.append(child.job)  # another process was faster: wait for it
                     continue
                 statuses[name] = child.status(runs_dir / name, logs / f"{name}.log")
                 if not stop.number:
@@ -215,7 +217,7 @@ def first_free(jobs: Sequence[Job], runs_dir: Path, count: int) -> Iterator[Job]
 
 
 class Progress:
-    """Prints how many runs are to do; then a line for each that ends: its loss, or why it failed."""
+    """Prints how many runs there are to do, and a line for each that ends: its loss, or why it failed."""
 
     def __init__(self, runs: int, todo: int, runs_dir: Path, logs: Path, n_jobs: int) -> None:
         self.runs, self.ends, self.n_jobs = runs, runs - todo, n_jobs
@@ -226,7 +228,7 @@ class Progress:
         print(f"{runs} runs: {counts}", flush=True)
 
     def ended(self, name: str, status: int, seconds: float | None = None) -> None:
-        """Print a line for a run. ``seconds``: its duration, for an estimate of the time left."""
+        """Print a line for a run. ``seconds``: how long it took, for an estimate of the time left."""
         self.ends += 1
         self.seconds += [seconds] if seconds and not status else []
         line = f"{self.ends}/{self.runs}  {name}  {self.outcome(name, status)}"
@@ -252,11 +254,11 @@ def last_line(log: Path) -> str:
 
 
 def check(statuses: Mapping[str, int], logs: Path) -> None:
-    """Raise ConfigError if a run failed; name each with the last line that it printed."""
+    """Raise ConfigError if a run failed; print the last line of each of these."""
     failed = [name for name, status in statuses.items() if status]
     for name in failed:
         log = logs / f"{name}.log"
         print(f"{name}: {last_line(log)} ({log})", file=sys.stderr, flush=True)
     if failed:
         counts = f"{len(failed)} of {len(statuses)} failed"
-        raise ConfigError(f"runs: {counts} (see above); the same command trains these again")
+        raise ConfigError(f"runs: {counts}, see above; the same command trains them again")

@@ -1,7 +1,5 @@
-"""Compare runs that no study declared: means, differences from a baseline, plain 95 % intervals.
-
-There are no verdicts: a verdict needs a study. compare.py shows the table. Torch is not imported here.
-"""
+"""The table of loose runs, which no study declared: means, differences from a baseline, plain 95 % intervals,
+and no verdicts."""
 
 import difflib
 import fnmatch
@@ -21,22 +19,22 @@ import yaml
 from data.errors import ConfigError
 from study.runs import RunResult, differing, read_run
 from study.statistics import NO_BASELINE, Row, half_width, observed, steps_to_end
-from study.table import Table, plural, short
+from study.table import Table, difference, ordered, plural, short
 from training.identity import NOT_IN_IDENTITY
-from training.run_folder import read_json, read_status
+from training.run_folder import REPORT, SELECT, read_json, read_status
 
 METRIC = "val/full_loss"
-WHOLE_SPLIT = (METRIC, "val/bpb", "val/select_loss", "val/report_loss")  # do not depend on train.eval_windows
+WHOLE_SPLIT = (METRIC, "val/bpb", SELECT, REPORT)  # train.eval_windows does not change these metrics
 BASELINE = {"norm": "layernorm", "placement": "pre"}
 DEPTH = 3  # levels of folders in which runs are looked for
-FINDINGS = "findings"  # the folder of python -m findings in runs/, compared only if the user names it
+FINDINGS = "findings"  # the folder of python -m findings in runs/: compared only if the user names it
 LENGTH = ("train.steps", "train.batch_size", "model.block_size")  # their product: tokens trained on
 MOST_LINES = 5  # about skipped folders
-LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml is eight times as fast
+LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the former is eight times as fast
 COMPONENTS = ("norm", "placement", "model.final_norm", "model.embedding_norm", "model.qk_norm")
 SECTIONS = ("init_from", "model", "norm", "placement", "optim", "schedule", "train", "precision", "tokens")
-NOT_WORDS = {"code", "tokens", "init_from"}  # keys of groups that no word of a command sets
-SET_BY_NORMS = ("train.steps", "optim.learning_rate")  # keys that conf/study/norms.yaml sets for all runs
+NOT_WORDS = {"code", "tokens", "init_from"}  # keys of groups that are no words of a command
+SET_BY_NORMS = ("train.steps", "optim.learning_rate")  # what conf/study/norms.yaml sets for all runs
 NOTE = (
     "These runs were not declared before they were trained, so there are no verdicts. About one in 20 groups "
     "that equal their baseline has an interval that excludes 0."
@@ -48,11 +46,11 @@ Keys = dict[str, str]  # dotted key -> value as it is typed
 
 @dataclass(frozen=True)
 class Loose:
-    """A run that has ended, and what was asked of it.
+    """A run that has ended, and its settings.
 
     Attributes:
-        group: a name that runs share if they differ in their seed alone.
-        keys: its config, with ``tokens``, their fingerprint, and the precision that ``auto`` became.
+        group: a name that is shared by runs that differ in their seed alone.
+        keys: its config, with the fingerprint of its ``tokens``, and the precision that ``auto`` became.
         length: how many tokens it was trained on.
         overrides: the words of its command.
     """
@@ -67,7 +65,8 @@ class Loose:
 
 @dataclass(frozen=True)
 class Group:
-    """Runs that differ in their seed alone; ``keys`` has norm, placement, and what else groups differ in."""
+    """Runs that differ in their seed alone. ``keys``: norm, placement, and the other keys in which groups
+    differ."""
 
     title: str
     keys: Keys
@@ -85,10 +84,10 @@ def load(
 
     Args:
         paths: folders of runs, or globs.
-        metric: its last value in each run is compared.
-        baseline: values of keys that the baseline has; its other keys are those of the group.
+        metric: what is compared, by its last value in each run.
+        baseline: keys and values of the baseline; in all other keys, it equals the group.
         where: conditions on runs, ``KEY=VALUE,…``.
-        mixed: compare also runs of other data, context or length.
+        mixed: also compare runs of different data, context or length.
 
     Raises:
         ConfigError: there is no such folder, run, key or baseline, or the runs cannot be compared.
@@ -105,22 +104,23 @@ def load(
     if baseline and not any(bases.values()):
         keys = ", ".join(dict.fromkeys(key for group in groups for key in group.keys))
         raise ConfigError(f"--baseline: no group has {title_of(baseline)}; the groups differ in {keys}")
-    rows = ordered([row_of(group, bases[group.title], metric) for group in groups])
+    rows = [row_of(group, bases[group.title], metric) for group in groups]
+    lowest_first = sorted(rows, key=lambda row: (row.mean is None, row.mean, row.title))
+    rows = ordered(rows, [row.title for row in lowest_first])
     warnings = [f"the runs differ in {each}" for each in differing([run.result for run in runs])]
     if several := [short(title) for title, found in bases.items() if len(found) > 1]:
-        warnings.append(
-            f"several groups are the baseline of {several[0]}; name one by --baseline KEY=VALUE,…"
-        )
-    if len(skipped) > MOST_LINES:
-        more = plural(len(skipped) - MOST_LINES, "more folder")
-        skipped = [*skipped[:MOST_LINES], f"{more} skipped"]
+        found = f"several groups are the baseline of {several[0]}"
+        warnings.append(f"{found}; name one by --baseline KEY=VALUE,…")
+    warnings += skipped[:MOST_LINES]
+    if (more := len(skipped) - MOST_LINES) > 0:
+        warnings.append(f"{plural(more, 'more folder')} skipped")
     return Table(
         name=" ".join(paths),
         conclusion=conclusion(rows, metric),
         caption=f"Mean {named(metric)} over seeds; difference paired by seed; plain 95 % t interval.",
         rows=rows,
         notes=[NOTE] if any(row.low is not None for row in rows) else [NOTE, ONE_SEED],
-        warnings=warnings + skipped,
+        warnings=warnings,
         advice=("A verdict needs a study:", study_command(groups, runs)),
         runs={group.title: group.runs for group in groups},
         trials={},
@@ -132,8 +132,8 @@ def load(
 
 
 def find(paths: Iterable[str]) -> list[Path]:
-    """Return the folders of runs in folders that paths or globs name, each once. Raises ConfigError if a path
-    does not exist."""
+    """Return the folders of all runs in the folders of ``paths``, each once. Raises ConfigError if there is
+    no such folder."""
     folders: dict[Path, Path] = {}
     for path in paths:
         names = [path] if Path(path).exists() else sorted(glob.glob(path))  # a name may have brackets
@@ -141,17 +141,17 @@ def find(paths: Iterable[str]) -> list[Path]:
         if not matches:
             beside = {each.name: each for each in Path(path).parent.glob("*") if each.is_dir()}
             similar = difflib.get_close_matches(Path(path).name, beside, n=1)
-            meant = (
-                f"did you mean {beside[similar[0]]}?" if similar else "train some runs, or name their folder"
+            advice = "train some runs, or name their folder"
+            raise ConfigError(
+                f"{path}: no such folder; {f'did you mean {beside[similar[0]]}?' if similar else advice}"
             )
-            raise ConfigError(f"{path}: no such folder; {meant}")
-        for run in (run for match in matches for run in below(match)):
-            folders.setdefault(run.resolve(), run)
+        for match in matches:
+            folders |= {run.resolve(): run for run in below(match) if run.resolve() not in folders}
     return [*folders.values()]
 
 
 def below(folder: Path, depth: int = DEPTH) -> list[Path]:
-    """Return the folders of runs in a folder, or the folder itself if it is one."""
+    """Return the folders of the runs in a folder; the folder itself if it is that of a run."""
     if any((folder / name).exists() for name in ("metrics.jsonl", "status.json")):
         return [folder]
     children = [child for child in sorted(folder.iterdir()) if child.is_dir()] if depth else []
@@ -185,14 +185,14 @@ def read(folders: Iterable[Path], metric: str) -> tuple[list[Loose], list[str]]:
 
 
 def read_loose(folder: Path, metric: str) -> Loose:
-    """Return a run. Raises the errors that ``read`` catches: it is damaged, or it has not ended."""
+    """Return a run. Raises the errors that ``read`` catches if it is damaged or has not ended."""
     state = read_status(folder).get("state")
     if state in ("running", "interrupted", "failed"):
         raise ValueError(f"it has not ended ({state})")
     result = read_run(folder, metric)
     config = yaml.load((folder / "config.yaml").read_bytes(), LOADER)
     facts = read_json(folder / "environment.json")
-    if config["norm"]["_name_"] != "none":  # model.qk_norm=same has become a copy of the norm
+    if config["norm"]["_name_"] != "none":  # in config.yaml, model.qk_norm=same is a copy of the norm
         sites = config["model"].items()
         config["model"] = {key: "same" if value == config["norm"] else value for key, value in sites}
     keys = flat(config) | {"precision": facts["precision"], "tokens": facts["data"]["fingerprint"][:8]}
@@ -203,7 +203,7 @@ def read_loose(folder: Path, metric: str) -> Loose:
 
 
 def flat(nested: Mapping[str, Any], prefix: str = "") -> Keys:
-    """Return the values by dotted key; that of a norm or placement is its ``_name_``."""
+    """Return all values by dotted key. The value of a norm or placement is its ``_name_``."""
     keys: Keys = {}
     for key, value in nested.items():
         if isinstance(value, dict):
@@ -215,8 +215,7 @@ def flat(nested: Mapping[str, Any], prefix: str = "") -> Keys:
 
 def as_text(value: Any) -> str:
     """Return a setting as it is typed: true, null, 0.001."""
-    text = "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
-    return text if text.isprintable() else repr(text)
+    return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 
 # ---------------------------------------------------------------------------------------------------
@@ -224,15 +223,15 @@ def as_text(value: Any) -> str:
 
 
 def select(runs: Sequence[Loose], condition: str) -> list[Loose]:
-    """Return the runs that fulfil ``model.n_layer=4``, ``norm=layernorm,none`` or ``norm=batch*``. Raises
-    ConfigError if there is none."""
+    """Return the runs that meet a condition: ``model.n_layer=4``, ``norm=layernorm,none`` or ``norm=batch*``.
+    Raises ConfigError if there is none."""
     key, equals, wanted = condition.partition("=")
     if not equals:
         raise ConfigError(f"--where: {condition!r} has no value; write KEY=VALUE, such as model.n_layer=4")
     values = dict.fromkeys(run.keys[key] for run in runs if key in run.keys)
     if not values:
         similar = difflib.get_close_matches(key, {key for run in runs for key in run.keys}, n=1)
-        meant = f"did you mean {similar[0]}?" if similar else "config.yaml of a run has all keys"
+        meant = f"did you mean {similar[0]}?" if similar else "a run's config.yaml has all keys"
         raise ConfigError(f"--where: no run has the key {key}; {meant}")
     fitting = [value for value in values if any(matches(value, each) for each in wanted.split(","))]
     if not fitting:
@@ -249,7 +248,8 @@ def matches(value: str, wanted: str) -> bool:
 
 
 def check_comparable(runs: Sequence[Loose], metric: str) -> None:
-    """Raise ConfigError unless all runs have the same data, context and length of training."""
+    """Raise ConfigError unless all runs have the same data, context and length, and the same eval_windows if
+    the metric depends on them."""
     keys = ["tokens", "model.block_size"]
     if len({run.length for run in runs}) > 1:
         keys += LENGTH
@@ -268,13 +268,14 @@ def check_comparable(runs: Sequence[Loose], metric: str) -> None:
 
 
 def grouped(runs: Iterable[Loose]) -> list[Group]:
+    """Return the groups, whose titles differ."""
     members: dict[str, list[Loose]] = {}
     for run in sorted(runs, key=lambda run: run.seed):
         members.setdefault(run.group, []).append(run)
     own = dict(zip(members, distinguishing([first.keys for first, *_ in members.values()]), strict=True))
     counts = Counter(map(title_of, own.values()))
     for name, keys in own.items():
-        if counts[title_of(keys)] > 1:  # the code of the norm or of the placement was edited
+        if counts[title_of(keys)] > 1:  # groups differ in the code of their norm or placement alone
             own[name] = keys | {"code": name.rpartition("-")[2]}
     return [
         Group(title_of(keys), keys, {run.seed: run.result for run in members[name]})
@@ -288,8 +289,8 @@ def title_of(keys: Mapping[str, str]) -> str:
 
 def distinguishing(configs: Sequence[Keys]) -> list[Keys]:
     """Return norm and placement of each config, and the keys of a run's identity in which configs differ. An
-    option of a norm or placement is there if it differs between configs with the same one, and is not a copy
-    of the model's option of that name, as norm.bias is."""
+    option of a norm or placement counts if it differs between configs of the same norm or placement, and is
+    no copy of the model's option of that name, as norm.bias is."""
     keys = [key for key in dict.fromkeys(chain(*configs)) if key not in BASELINE and is_of_identity(key)]
     values: dict[tuple[str, str], set[str]] = {}
     for config in configs:
@@ -319,8 +320,8 @@ def owner_of(key: str) -> str:
 
 
 def find_baselines(groups: Sequence[Group], wanted: Mapping[str, str]) -> dict[str, list[Group]]:
-    """Return for each group, by title, those that have the values ``wanted`` and otherwise its own: none, its
-    baseline, or several; itself alone, if it is a baseline."""
+    """Return the baselines of each group by title: the groups that have the values ``wanted``, and its own
+    values otherwise. There is none, one, or several. A baseline has itself."""
 
     def others(group: Group) -> str:
         free = {*wanted, "code"}
@@ -340,19 +341,18 @@ def find_baselines(groups: Sequence[Group], wanted: Mapping[str, str]) -> dict[s
 
 
 def row_of(group: Group, bases: Sequence[Group], metric: str) -> Row:
-    """Return the row of a group; ``bases`` are those of find_baselines."""
-    beside: dict[str, Any] = {"reason": NO_BASELINE}
-    if len(bases) == 1:
-        is_baseline = bases[0] is group
-        beside = (
-            {} if is_baseline else {"baseline": bases[0].title} | compared(group.runs, bases[0].runs, metric)
-        )
+    """Return the row of a group. ``bases``: as ``find_baselines`` returns them."""
+    beside: dict[str, Any] = {}
+    if len(bases) != 1:
+        beside = {"reason": NO_BASELINE}
+    elif bases[0] is not group:
+        beside = {"baseline": bases[0].title} | compared(group.runs, bases[0].runs, metric)
     own = observed(group.runs, metric)
     return Row(title=group.title, keys=group.keys, seeds=[*group.runs], **own, **beside)
 
 
 def compared(own: Mapping[int, RunResult], theirs: Mapping[int, RunResult], metric: str) -> dict[str, Any]:
-    """Return what a row says of a group's runs beside its baseline's of the same seeds."""
+    """Return the part of a row that compares the runs of a group with those of its baseline, by seed."""
     pairs = [(run, theirs[seed]) for seed, run in own.items() if seed in theirs]
     if any(run.diverged for run, _ in pairs):
         return {"reason": "a seed diverged"}
@@ -370,20 +370,9 @@ def compared(own: Mapping[int, RunResult], theirs: Mapping[int, RunResult], metr
     return found
 
 
-def ordered(rows: Sequence[Row]) -> list[Row]:
-    """Return each baseline followed by the groups that are compared with it, the lowest mean first."""
-    means = {row.title: math.inf if row.mean is None else row.mean for row in rows}
-
-    def place(row: Row) -> tuple[float, str, bool, float]:
-        first = row.baseline or row.title
-        return means[first], first, row.baseline is not None, means[row.title]
-
-    return sorted(rows, key=place)
-
-
 def conclusion(rows: Sequence[Row], metric: str) -> str:
-    """Return the sentence that comes first. A group that leaks where the metric is measured has no part in
-    it."""
+    """Return the sentence that comes first. It does not name a group that leaks in the mode in which the
+    metric is measured."""
     mode = "training" if metric.startswith("train/") else "evaluation"
     clean = [(row.mean, row) for row in rows if row.mean is not None and mode not in row.leaks]
     counts = f"{plural(sum(len(row.losses) for row in rows), 'run')} in {plural(len(rows), 'group')}"
@@ -392,8 +381,7 @@ def conclusion(rows: Sequence[Row], metric: str) -> str:
     mean, lowest = min(clean, key=lambda pair: pair[0])
     beside = ""
     if lowest.difference is not None and lowest.baseline:
-        interval = "" if lowest.low is None else f" [{lowest.low:+.4f}, {lowest.high:+.4f}]"
-        beside = f", {lowest.difference:+.4f}{interval} from {short(lowest.baseline)}"
+        beside = f", {difference(lowest)} from {short(lowest.baseline)}"
     return f"{counts}; lowest mean {named(metric)}: {short(lowest.title)}, {mean:.4f}{beside}."
 
 
@@ -402,8 +390,8 @@ def named(metric: str) -> str:
 
 
 def study_command(groups: Sequence[Group], runs: Sequence[Loose]) -> str:
-    """Return a command that declares a study of nearly these arms: all combinations of their values, with the
-    words that all runs have in common, and their length and learning rate."""
+    """Return a command that declares a study of similar arms: all combinations of their values, with the
+    words, the length and the learning rate that all runs have in common."""
     values = {key: {value: None} for key, value in BASELINE.items()}
     for key, value in sorted({pair for group in groups for pair in group.keys.items()}):
         if key not in NOT_WORDS and not owner_of(key):

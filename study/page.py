@@ -1,7 +1,7 @@
 """The page of a comparison, one file that needs no network: the table with its intervals, loss curves,
 statistics block by block, tuning, and how the runs were made.
 
-study/page.html has its words, study/figures.py its charts.
+study/page.html is its template; study/figures.py has its charts.
 """
 
 import math
@@ -26,8 +26,8 @@ from study.table import SPARE, Table, filled, markdown, plural, short, verdict
 from training.run_folder import read_rows
 
 OURS = '<meta name="generator" content="normgpt">'
-STEPS = 200  # most steps of a curve
-BLOCK_STEPS, BLOCK_ARMS, STATISTICS = 40, 60, 100  # most steps, arms and statistics of blocks
+STEPS = 200  # at most, of a curve
+BLOCK_STEPS, BLOCK_ARMS, STATISTICS = 40, 60, 100  # at most, of the statistics of blocks
 BLOCK = re.compile(r"(\w+\.\w+)/(\d{2,3})((?:\.\w+)*)")  # act.rms/03.mlp: statistic, block, rest of the site
 TEMPLATES = Environment(
     loader=FileSystemLoader(Path(__file__).parent),
@@ -39,8 +39,8 @@ TEMPLATES = Environment(
 
 
 def write(table: Table, folder: Path) -> Path:
-    """Write index.html and table.md. Return the path of the former. Raises OSError; ConfigError: there is a
-    page that this function has not written."""
+    """Write index.html and table.md. Return the path of index.html. Raises OSError; ConfigError if that file
+    exists and is no page of ours."""
     index = folder / "index.html"
     if index.exists() and OURS not in index.read_text(encoding="utf-8", errors="replace")[:1000]:
         raise ConfigError(f"{index}: is not a page of compare.py; remove it, or name a new folder: --out")
@@ -52,6 +52,7 @@ def write(table: Table, folder: Path) -> Path:
 
 @cache  # it takes seconds
 def vega() -> str:
+    """Return the JavaScript that draws the charts."""
     return vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed", vl_version=figures.VERSION)
 
 
@@ -64,7 +65,7 @@ def render(table: Table) -> str:
     more = [column for column in filled(table)[0] if column in SPARE]
 
     def percent(value: float) -> str:
-        """Return where a difference is in a plot, at the edge if it is outside."""
+        """Return where a difference is in a plot: at the edge, if it is outside."""
         return f"{100 * (min(max(value, low), high) - low) / (high - low):.2f}%"
 
     return TEMPLATES.get_template("page.html").render(
@@ -94,7 +95,7 @@ def render(table: Table) -> str:
 
 
 def specs(table: Table, data: Mapping[str, Records], shown: Sequence[str]) -> dict[str, Any]:
-    """Return the charts for which there are data, by their id on the page; of tuning, one for each key."""
+    """Return the charts for which there are data by their id on the page. Tuning has one for each key."""
     charts: dict[str, figures.Chart] = {}
     if figures.grid_keys(table):
         charts["map"] = figures.grid(table)
@@ -123,12 +124,13 @@ def digits(value: float, count: int = 5) -> float:
 
 
 def thinned(values: Sequence[int], most: int) -> list[int]:
-    """Return at most ``most`` values, evenly spaced, with the last one."""
+    """Return at most ``most`` of the values, evenly spaced, the last one among them."""
     return [*values[:: -max(1, math.ceil(len(values) / most))]][::-1]
 
 
 def curves(table: Table) -> Records:
-    """Return mean, lowest and highest validation loss over the seeds that got to a step."""
+    """Return the mean, lowest and highest validation loss of each arm at each step, over the seeds that got
+    there."""
     records = []
     for title, runs in table.runs.items():
         by_step = defaultdict(list)
@@ -144,7 +146,7 @@ def curves(table: Table) -> Records:
 
 
 def ends(records: Records, shown: Sequence[str]) -> list[float]:
-    """Return the range of losses that is drawn: of the arms shown, in the second half."""
+    """Return the range of losses to draw: that of the arms in ``shown`` in the second half of training."""
     half = max(record["step"] for record in records) / 2
     late = [record for record in records if record["step"] >= half]
     losses = [record["loss"] for record in late if record["arm"] in shown] or [r["loss"] for r in late]
@@ -152,7 +154,8 @@ def ends(records: Records, shown: Sequence[str]) -> list[float]:
 
 
 def first_shown(table: Table) -> list[str]:
-    """Return the arms that are picked at first: a baseline, the best three, the worst that is no outlier."""
+    """Return the arms that are picked when the page opens: a baseline, the best three, and the worst that is
+    no outlier."""
     ended = sorted((row.mean, short(row.title)) for row in table.rows if row.mean is not None)
     worst = [arm for mean, arm in ended if mean <= fence([mean for mean, _ in ended])[1]][-1:]
     baselines = [short(row.title) for row in table.rows if not row.baseline]
@@ -160,7 +163,7 @@ def first_shown(table: Table) -> list[str]:
 
 
 def blocks(table: Table) -> Records:
-    """Return the statistics of blocks that the first seed of each arm logged."""
+    """Return the statistics of blocks of each arm's first seed."""
     records = []
     for row in table.rows[:BLOCK_ARMS]:
         runs = [run for _, run in sorted(table.runs.get(row.title, {}).items()) if run.folder]

@@ -1,6 +1,5 @@
-"""Read a study's folder: its rows, and what is said of them."""
+"""The table of a study: read its folder, judge its arms, and say what they show."""
 
-import math
 import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -22,14 +21,14 @@ from study.statistics import (
     rows,
     seeds_needed,
 )
-from study.table import Table, Trial, plural, short
+from study.table import Table, Trial, ordered, plural, short
 from training.run_folder import SELECT
 
 THAN = {"better": "than", "worse": "than", "equivalent": "to"}
 RECONSTRUCTED = (
     "The runs are older than study.json, which was reconstructed from the plan that they recorded."
 )
-BEING_DOUBLED = "The seeds are being doubled: verdicts come when all runs have ended."
+BEING_DOUBLED = "The seeds are being doubled: there are verdicts when all runs have ended."
 DOUBLED = (
     "The seeds were doubled, and every arm was judged anew at a stricter level: one that had a verdict may "
     "be open again."
@@ -49,7 +48,7 @@ NOT_TUNED = (
 )
 NOISE = "The noise of the evaluation text is not in the interval."
 
-# study.json, chosen.json and extended.json; the runs that have ended, by name; a line for each skipped run
+# study.json; chosen.json and extended.json; the runs that have ended, by name; a line for each skipped run
 Content = tuple[Study, Part, Part, dict[str, RunResult], list[str]]
 
 
@@ -59,7 +58,7 @@ def load(folder: Path) -> Table:
 
 
 def read(folder: Path) -> Content:
-    """Return what a study's folder has. Raises OSError and ConfigError."""
+    """Return what is in a study's folder, and its runs. Raises OSError and ConfigError."""
     study = files.read(folder)
     chosen, extended = (files.read_part(folder / name) for name in ("chosen.json", "extended.json"))
     if not study.runs_dir:
@@ -71,9 +70,10 @@ def read(folder: Path) -> Content:
 
 
 def judged(content: Content) -> Table:
+    """Return the table of a study that was read."""
     study, chosen, extended, runs, skipped = content
     results = results_of(study, chosen, extended, runs)
-    table = ordered(study, rows(study, chosen, extended, results))
+    table = ordered(rows(study, chosen, extended, results), [arm.title for arm in study.arms])
     conditions = differing([run for own in results.values() for run in own.values()])
     warnings = [f"the compared runs differ in {', '.join(conditions)}"] if conditions else []
     warnings += [line for row in table for line in two_parts(row)]
@@ -93,30 +93,20 @@ def judged(content: Content) -> Table:
 
 
 def two_parts(row: Row) -> list[str]:
-    """Return a warning if a mean hides that the seeds of an arm fall into two parts."""
-    losses = sorted(loss for loss in row.losses.values() if loss is not None)
-    if not row.mean or not has_two_parts(losses):
+    """Return a warning if the seeds of an arm form two groups, which its mean hides."""
+    losses = [loss for loss in row.losses.values() if loss is not None]
+    if row.mean is None or not has_two_parts(losses):
         return []
-    listed = ", ".join(f"{loss:.3f}" for loss in losses)
+    listed = ", ".join(f"{loss:.3f}" for loss in sorted(losses))
     groups = "its seeds form two groups, and the mean describes neither"
     return [f"{short(row.title)} is bimodal: {groups}: {listed}"]
 
 
 def trials_of(study: Study, arm: Arm, runs: Mapping[str, RunResult]) -> list[Trial]:
-    """Return the settings that an arm tried, with the loss on the first tuning seed; None: diverged."""
+    """Return the settings that an arm tried, each with its loss on the first tuning seed; None: it
+    diverged."""
     tried = [(settings, runs.get(names[0])) for settings, names in zip(study.trials, arm.trials, strict=True)]
     return [(settings, run.losses.get(SELECT)) for settings, run in tried if run]
-
-
-def ordered(study: Study, table: Sequence[Row]) -> list[Row]:
-    """Return each baseline followed by the arms that are compared with it, the lowest loss first."""
-    titles = [arm.title for arm in study.arms]
-
-    def place(row: Row) -> tuple[int, bool, float]:
-        loss = math.inf if row.mean is None else row.mean
-        return titles.index(row.baseline or row.title), row.baseline is not None, loss
-
-    return sorted(table, key=place)
 
 
 def conclusion(study: Study, table: Sequence[Row]) -> str:
@@ -130,7 +120,7 @@ def conclusion(study: Study, table: Sequence[Row]) -> str:
     if not study.verdicts:
         return f"{arms} beside {base}; the study was declared to give no verdicts."
     counts = Counter(row.outcome for row in compared)
-    named = next((outcome for outcome in THAN if counts[outcome]), "")  # beside which the baseline is named
+    named = next((outcome for outcome in THAN if counts[outcome]), "")  # the phrase that names the baseline
     phrases = [
         f"{counts[outcome]} {outcome or 'without a verdict'}"
         + f" {THAN.get(named)} {base}" * (outcome == named)
@@ -143,8 +133,7 @@ def conclusion(study: Study, table: Sequence[Row]) -> str:
 
 
 def notes(study: Study, table: Sequence[Row], extended: bool) -> list[str]:
-    """Return the sentences below the table: how the arms were extended, what remarks mean, and what a verdict
-    leaves out."""
+    """Return the sentences below the table: what its remarks mean, and what a verdict leaves out."""
     is_unfinished = any(row.reason == "unfinished" for row in table)
     lines = {
         RECONSTRUCTED: study.declared == "reconstructed",
@@ -160,8 +149,8 @@ def notes(study: Study, table: Sequence[Row], extended: bool) -> list[str]:
 
 
 def more_seeds(study: Study, table: Sequence[Row], extended: bool) -> tuple[str, str] | None:
-    """Return a sentence and a command for the open arm that needs the fewest seeds; None if there is none, or
-    if no number of seeds that anyone would run decides."""
+    """Return a sentence and a command for the open arm that needs the fewest seeds; None if there is no open
+    arm, or if MOST_SEEDS would not decide one."""
     needing = [(row.seeds_needed, row.title, row) for row in table if row.seeds_needed]
     if not needing:
         return None
@@ -180,7 +169,7 @@ def more_seeds(study: Study, table: Sequence[Row], extended: bool) -> tuple[str,
 
 
 def caption(study: Study, extended: bool) -> str:
-    """Return the line above the table: what is in it."""
+    """Return the line above the table: what its numbers are."""
     half = " on the half of the text that tuning did not read" if study.tune else " on half of the text"
     half *= study.metric == "val/report_loss"
     mean = f"Mean validation loss{half} over {plural(len(study.seeds) * (1 + extended), 'seed')}"

@@ -1,4 +1,4 @@
-"""Read runs back: plain files, without torch. A damaged run is skipped, which a line says."""
+"""Read runs back from their folders, without torch. A damaged run is skipped with a line that says why."""
 
 from collections.abc import Collection, Iterable
 from datetime import datetime
@@ -14,9 +14,9 @@ from training.run_folder import REPORT, SELECT, has_ended, leaking_losses, read_
 
 LARGEST = 3.5e38  # the largest number of fp32: no loss of a run is larger
 LOSSES = ("val/full_loss", REPORT, SELECT, "val/bpb")  # at the end of a run
-NOT_FINITE = ("NaN", "Infinity", "-Infinity")  # numbers as training writes them
-MOST_VALUES = 6  # of a condition that differs, in a warning
-MODES = {"train/loss": "training", "val/loss": "evaluation"}  # in which a loss is measured
+NOT_FINITE = ("NaN", "Infinity", "-Infinity")  # as training writes such numbers
+MOST_VALUES = 6  # that a warning names of a condition
+MODES = {"train/loss": "training", "val/loss": "evaluation"}  # in which mode a loss is measured
 
 Count = Annotated[int, Field(ge=0, le=2**53)]
 Number = Annotated[float, Field(ge=-LARGEST, le=LARGEST)]
@@ -25,14 +25,14 @@ Curve = tuple[tuple[Count, Number], ...]  # step, val/loss
 
 @dataclass(frozen=True, config=ConfigDict(strict=True))
 class RunResult:
-    """A run that has ended. Other types of values than these are refused: ValidationError, a ValueError.
+    """A run that has ended. Raises ValidationError, a ValueError, if a value has another type.
 
     Attributes:
-        folder: None: a published run.
-        losses: LOSSES, and the metric that was asked for; empty if it diverged.
-        leaks: of which modes of the model; and whether causality was not tested.
+        folder: None if it is a published run.
+        losses: at its end, LOSSES and the metric that was asked for; none if it diverged.
+        leaks: modes in which logits depend on later tokens or other rows; and "not tested".
         tokens_per_s: median. memory: peak, bytes.
-        conditions: what may change its numbers beside its settings.
+        conditions: what may change its numbers, beside its settings.
     """
 
     name: Annotated[str, Field(min_length=1)]
@@ -53,7 +53,7 @@ class RunResult:
 
 
 def read_runs(runs_dir: Path, names: Iterable[str], metric: str) -> tuple[dict[str, RunResult], list[str]]:
-    """Return the runs that have ended, by name, and a line for each that is damaged or lacks ``metric``."""
+    """Return the runs that have ended, by name, and a line for each that is damaged or lacks the metric."""
     runs, skipped = {}, []
     for name in names:
         try:
@@ -93,8 +93,8 @@ def read_run(folder: Path, metric: str) -> RunResult:
 
 
 def final_losses(rows: list[dict[str, Any]], status: dict[str, Any], metric: str) -> dict[str, Any]:
-    """Return the losses at the end of a finished run, and the last value of another ``metric``; {} if it
-    diverged. Raises ValueError if the files do not agree on the end, or if there is no such metric."""
+    """Return LOSSES at the end of a run, and the last value of the metric if it is another one; {} if the run
+    diverged. Raises ValueError if the two files do not agree, or if there is no such metric."""
     if status.get("state") == "diverged":
         return {}
     end = rows[-1] if rows else {}
@@ -111,6 +111,7 @@ def final_losses(rows: list[dict[str, Any]], status: dict[str, Any], metric: str
 
 
 def leaks(certificate: dict[str, Any]) -> list[Any]:
+    """Return what ``RunResult.leaks`` has."""
     last = certificate["end"] or certificate["start"]
     untested = None in (last["causal"], last["independent_rows"])
     return [MODES[loss] for loss in leaking_losses(certificate)] + ["not tested"] * untested
@@ -136,7 +137,7 @@ def values_of_conditions(runs: Collection[RunResult]) -> dict[str, list[str]]:
 
 
 def differing(runs: Collection[RunResult]) -> list[str]:
-    """Return the conditions that differ between runs: ``threads (1, 2)``; of many values, the first ones."""
+    """Return the conditions that differ between runs, as ``threads (1, 2)``; of many values, the first."""
     return [
         f"{key} ({', '.join([*values[:MOST_VALUES], *['…'] * (len(values) > MOST_VALUES)])})"
         for key, values in values_of_conditions(runs).items()

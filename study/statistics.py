@@ -1,4 +1,4 @@
-"""The verdicts of a study: one Student t interval an arm, and the rows of its table.
+"""The rule by which a study gives verdicts, and the rows of its table.
 
 docs/ablations.md says what a verdict promises; tests/study/test_statistics.py simulates the promise.
 """
@@ -14,14 +14,14 @@ from numpy.typing import ArrayLike, NDArray
 from pydantic import ConfigDict
 from scipy.stats import t
 
-from study.files import Part, Study
+from study.files import Arm, Part, Study
 from study.runs import Curve, RunResult
 
 Floats = NDArray[np.float64]
 Outcome = str  # better, worse, equivalent or open
-FIRST, EXTENDED = 0.04, 0.01  # a study's chance of a false verdict: by its seeds, by all seeds once extended
-MIN_PAIRS, MOST_SEEDS = 3, 1000
-NO_BASELINE = "no baseline"  # the reason of loose runs that are compared with nothing
+FIRST, EXTENDED = 0.04, 0.01  # a study's chance of a false verdict: by its first seeds, and once extended
+MIN_PAIRS, MOST_SEEDS = 3, 1000  # of a verdict; of seeds_needed
+NO_BASELINE = "no baseline"  # the reason of loose runs that are compared with none
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,23 +30,24 @@ class Row:
 
     Attributes:
         keys: the arm's overrides, by key.
-        baseline: the title of the arm that it is compared with; None: it is a baseline, or, if the reason is
-            NO_BASELINE, has none.
-        seeds: those declared. ``losses`` has those whose run has ended, with None for a diverged one.
+        baseline: title of the arm that it is compared with. None: it is a baseline itself; or, if the reason
+            is NO_BASELINE, it is compared with none.
+        seeds: all that were declared.
+        losses: by seed, of the runs that have ended; None: the run diverged.
         mean: of the losses; None if a seed diverged.
         difference: mean of the differences from the baseline, paired by seed.
-        low, high: the interval of the difference; None where there is no verdict and the study gives some. Of
-            loose runs it is a plain 95 % interval.
-        reason: why there is no outcome; of a baseline, why those compared with it have none.
-        leaks: "training", "evaluation": modes in which logits depend on later tokens or other rows; "not
-            tested".
+        low, high: the interval of the difference. In a study that gives verdicts, an arm without a verdict
+            has none. Of loose runs it is a plain 95 % interval.
+        reason: why there is no outcome; of a baseline, why the arms that are compared with it have none.
+        leaks: the modes, "training" or "evaluation", in which logits depend on later tokens or other rows;
+            and "not tested".
         diverged, collapsed: numbers of seeds.
         settings, half_the_trials, edges: as in chosen.json.
         tokens_per_s: median over runs. memory: largest peak, bytes. bpb: mean bits per byte.
         steps_to_baseline: mean steps until val/loss is as low as the baseline's at its end; None if a seed
             does not get there.
-        seeds_needed: by an open arm in a new study, were its difference as large as seen; None: more than
-            MOST_SEEDS.
+        seeds_needed: how many seeds of a new study would decide an open arm, if its difference stays as it
+            is; None: more than MOST_SEEDS.
     """
 
     __pydantic_config__: ClassVar = ConfigDict(json_schema_serialization_defaults_required=True)
@@ -80,7 +81,8 @@ class Row:
 
 
 def half_width(deviation: ArrayLike, n: ArrayLike, comparisons: int, share: float) -> Floats:
-    """Return half of the two-sided t interval at 1 − share/comparisons of a mean of ``n`` differences."""
+    """Return half the width of the two-sided t interval at 1 − share/comparisons, of the mean of ``n``
+    differences."""
     n = np.asarray(n)
     return np.asarray(t.ppf(1 - share / (2 * comparisons), n - 1) * deviation / np.sqrt(n))
 
@@ -88,12 +90,12 @@ def half_width(deviation: ArrayLike, n: ArrayLike, comparisons: int, share: floa
 def judge(
     arm: ArrayLike, baseline: ArrayLike, comparisons: int, matters: float, share: float = FIRST
 ) -> tuple[Floats, Floats, Floats, NDArray[np.str_]]:
-    """Return difference, low, high and outcome of losses paired by seed, (..., n): arrays (...).
+    """Return difference, low, high and outcome, each (...), of losses paired by seed, (..., n).
 
     Args:
-        comparisons: of the whole study, which share its chance of a false verdict.
-        matters: nats; an arm whose interval lies within ±matters is equivalent. 0: none is.
-        share: FIRST, or EXTENDED for all seeds of an extended study.
+        comparisons: how many the study makes; they share its chance of a false verdict.
+        matters: nats. An arm whose interval lies within ±matters is equivalent; with 0 none is.
+        share: FIRST; EXTENDED for all seeds of an extended study.
     """
     d = np.asarray(arm, np.float64) - np.asarray(baseline, np.float64)
     difference, half = d.mean(-1), half_width(d.std(-1, ddof=1), d.shape[-1], comparisons, share)
@@ -103,8 +105,8 @@ def judge(
 
 
 def seeds_needed(differences: Floats, comparisons: int, matters: float, share: float = FIRST) -> int | None:
-    """Return the least number of seeds that would decide an open arm, if mean and standard deviation of its
-    differences stay as seen; None if MOST_SEEDS would not. ``share`` as ``judge`` takes it."""
+    """Return the smallest number of seeds that would decide an open arm, if the mean and the standard
+    deviation of its differences stay as they are; None if MOST_SEEDS would not."""
     mean, deviation = abs(np.mean(differences)), np.std(differences, ddof=1)
     n = np.arange(MIN_PAIRS, MOST_SEEDS + 1)
     decided = half_width(deviation, n, comparisons, share) < max(mean, matters - mean)
@@ -118,17 +120,14 @@ def seeds_needed(differences: Floats, comparisons: int, matters: float, share: f
 def results_of(
     study: Study, chosen: Part, extended: Part, runs: Mapping[str, RunResult]
 ) -> dict[str, dict[int, RunResult]]:
-    """Return the compared runs that have ended, by title and seed.
-
-    Args:
-        runs: those that have ended, by name.
-    """
-    found = {}
-    for arm in study.arms:
-        # an arm without usable settings has no runs
-        pairs = zip(seeds_of(study, extended), compared_runs(arm.title, chosen, extended), strict=False)
-        found[arm.title] = {seed: runs[name] for seed, name in pairs if name in runs}
-    return found
+    """Return the compared runs that have ended, by title and seed. ``runs``: those that have ended, by name.
+    An arm without usable settings has none."""
+    seeds = seeds_of(study, extended)
+    named = {arm.title: compared_runs(arm.title, chosen, extended) for arm in study.arms}
+    return {
+        title: {seed: runs[name] for seed, name in zip(seeds, names, strict=False) if name in runs}
+        for title, names in named.items()
+    }
 
 
 def compared_runs(title: str, chosen: Part, extended: Part) -> list[str]:
@@ -144,16 +143,16 @@ def seeds_of(study: Study, extended: Part) -> list[int]:
 def rows(
     study: Study, chosen: Part, extended: Part, results: Mapping[str, Mapping[int, RunResult]]
 ) -> list[Row]:
-    """Return a row an arm; ``results`` as ``results_of`` returns them."""
+    """Return the row of each arm. ``results``: as ``results_of`` returns them."""
     seeds, share = seeds_of(study, extended), EXTENDED if extended else FIRST
     choices = {arm.title: chosen["arms"].get(arm.title, {}) if chosen else {} for arm in study.arms}
     flaws = {title: flaw(study, choices[title], results[title], seeds) for title in choices}
-    table = []
-    for arm in study.arms:
+
+    def row_of(arm: Arm) -> Row:
         own, choice, base = results[arm.title], choices[arm.title], study.baseline_of(arm).title
         theirs = {} if base == arm.title else results[base]
         reason = flaws[arm.title] or (flaws[base] and f"its baseline: {flaws[base]}")
-        row = Row(
+        return Row(
             title=arm.title,
             keys=by_key(arm.overrides),
             seeds=seeds,
@@ -165,8 +164,8 @@ def rows(
             **observed(own, study.metric),
             **compared([(own[seed], theirs[seed]) for seed in own if seed in theirs], reason, study, share),
         )
-        table.append(row)
-    return table
+
+    return [row_of(arm) for arm in study.arms]
 
 
 def flaw(
@@ -178,7 +177,7 @@ def flaw(
     flaws = [
         (choice.get("reason"), choice.get("reason")),
         ("a seed diverged", any(run.diverged for run in runs)),
-        # losses are measured in evaluation; a model that leaks in training only is marked
+        # losses are measured in evaluation: a leak in training is only marked
         ("it leaks", any("evaluation" in run.leaks for run in runs)),
         ("causality not tested", any("not tested" in run.leaks for run in runs)),
         ("began before the study", is_judged and any(run.began < written for run in runs)),
@@ -192,8 +191,9 @@ def flaw(
 def compared(
     pairs: Sequence[tuple[RunResult, RunResult]], reason: str | None, study: Study, share: float
 ) -> dict[str, Any]:
-    """Return what a row says of an arm's runs beside its baseline's of the same seeds. Where there is no
-    verdict, there is no interval either, unless the study gives none to any arm."""
+    """Return the part of a row that compares an arm with its baseline. ``pairs``: their runs of the same
+    seeds. ``reason``: why there is no verdict; then there is no interval, unless no arm of the study gets
+    verdicts."""
     if not pairs or any(run.diverged for pair in pairs for run in pair):
         return {}
     arm, baseline = np.array([[run.losses[study.metric] for run in pair] for pair in pairs]).T
@@ -210,7 +210,7 @@ def compared(
 
 
 def observed(runs: Mapping[int, RunResult], metric: str) -> dict[str, Any]:
-    """Return what a row says of an arm's own runs, given by seed."""
+    """Return the part of a row that describes an arm's own runs, which are given by seed."""
     own = runs.values()
     losses = {seed: run.losses.get(metric) for seed, run in runs.items()}
     speeds = [run.tokens_per_s for run in own if run.tokens_per_s]
@@ -227,9 +227,9 @@ def observed(runs: Mapping[int, RunResult], metric: str) -> dict[str, Any]:
 
 
 def has_two_parts(losses: Sequence[float]) -> bool:
-    """Return whether the largest gap between neighbours, of at least five losses, is more than the 99.95 %
-    point of Student's t times the standard deviation within its two sides: so of at most 1.5 % of normal
-    samples."""
+    """Return whether losses, at least five, fall into two groups: whether the largest gap between neighbours
+    is more than the 99.95 % point of Student's t times the standard deviation within the two sides of the
+    gap. Of normal samples, at most 1.5 % do."""
     if len(losses) < 5:
         return False
     ordered = np.sort(losses)
@@ -246,8 +246,8 @@ def steps_to_end(pairs: Iterable[tuple[RunResult, RunResult]]) -> float | None:
 
 
 def steps_to(goal: float, curve: Curve) -> float | None:
-    """Return the step at which val/loss is first at most ``goal``, by straight lines between evaluations;
-    None if it never is."""
+    """Return the first step at which val/loss is at most ``goal``, interpolated between evaluations; None if
+    there is none."""
     for (before, above), (step, loss) in pairwise([curve[0], *curve]):
         if loss <= goal:
             return step - (goal - loss) / (above - loss) * (step - before) if above > loss else float(step)
@@ -255,7 +255,7 @@ def steps_to(goal: float, curve: Curve) -> float | None:
 
 
 def average(values: Iterable[float | None]) -> float | None:
-    """Return the mean; None of nothing, or if a value is missing."""
+    """Return the mean; None if there are no values, or if one is None."""
     numbers = [*values]
     present = [number for number in numbers if number is not None]
     return sum(present) / len(numbers) if numbers and len(present) == len(numbers) else None

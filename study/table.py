@@ -1,9 +1,10 @@
-"""Show the rows of a comparison: in a terminal of any width, in Markdown, as JSON, and as an exit status.
+"""Show the table of a comparison: in a terminal of any width, in Markdown, as JSON, and as an exit status.
 
-The conclusion comes first, then the table, what a verdict means, the warnings, and at most one command.
+The conclusion comes first, then the rows, what a verdict means, the warnings, and at most one command.
 """
 
 import json
+import math
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,29 +25,28 @@ from study.statistics import NO_BASELINE, Row
 COLORS = {"better": "green", "worse": "red"}
 EXIT = {"better": 0, "worse": 10, "equivalent": 11, "open": 12}
 UNFIT = 13
-# columns that a narrow terminal goes without, the first one first
+# columns that a narrow terminal leaves out, beginning with the first
 COSTS = ("bits/byte", "memory", "tokens/s", "steps to baseline")
 SPARE = ("settings", *COSTS, "seeds to decide", "half the trials")
-# reasons that a row or the conclusion says more precisely
+# reasons that are said more precisely elsewhere in the row or in the conclusion
 SAID_OTHERWISE = ("a seed diverged", "it leaks", "causality not tested", "no verdicts in this study")
-WRAPPED = {"arm": 18, "verdict": 14, "remarks": 14}  # characters to which these columns are wrapped at most
+WRAPPED = {"arm": 18, "verdict": 14, "remarks": 14}  # the least characters of columns that may be wrapped
 
 Cells = dict[str, str]  # by column
-Trial = tuple[Settings, float | None]  # settings, and their loss; None: diverged
+Trial = tuple[Settings, float | None]  # with the loss on the first tuning seed; None: it diverged
 
 
 @dataclass(frozen=True)
 class Table:
-    """A comparison: rows, and what is said around them.
+    """A comparison: its rows, and the sentences around them.
 
     Attributes:
-        name: of the study, or of the folders of loose runs.
+        name: of the study, or the folders of the loose runs.
         conclusion: the sentence that comes first. caption: what the numbers are.
         notes: sentences below the table. warnings: a line each.
-        advice: what to do next, and the command.
-        runs: of each row, by title and seed: those that have ended.
-        trials: of each row that was tuned, by title: the settings that were tried, with the loss on the first
-            tuning seed by which they were chosen; None: diverged.
+        advice: a sentence that says what to do next, and the command.
+        runs: those that have ended, by title of the row and by seed.
+        trials: the settings that were tried, by title of the row.
         study: what was declared; None: loose runs, which have no verdicts.
     """
 
@@ -77,8 +77,8 @@ def plural(number: int, noun: str) -> str:
 
 
 def verdict(row: Row) -> str:
-    """Return a row's verdict: seeds that diverged or collapsed first, then the outcome or why there is none,
-    then leaks."""
+    """Return a row's verdict in words: first how many seeds diverged or collapsed, then the outcome or why
+    there is none, then leaks."""
     n = len(row.seeds)
     parts = ["baseline"] if row.baseline is None and row.reason != NO_BASELINE else []
     parts += [f"{row.diverged} of {n} diverged"] if row.diverged else []
@@ -92,6 +92,22 @@ def verdict(row: Row) -> str:
     return "; ".join(parts)
 
 
+def difference(row: Row) -> str:
+    """Return ``-0.0995 [-0.1011, -0.0982]``, without the interval if there is none; "" for a baseline."""
+    return number(row.difference, "+.4f") + ("" if row.low is None else f" [{row.low:+.4f}, {row.high:+.4f}]")
+
+
+def ordered(rows: Sequence[Row], baselines: Sequence[str]) -> list[Row]:
+    """Return each baseline, in the order of the titles ``baselines``, followed by the arms that are compared
+    with it, the lowest mean first."""
+
+    def place(row: Row) -> tuple[int, bool, float]:
+        mean = math.inf if row.mean is None else row.mean
+        return baselines.index(row.baseline or row.title), row.baseline is not None, mean
+
+    return sorted(rows, key=place)
+
+
 # ---------------------------------------------------------------------------------------------------
 # As a table
 
@@ -101,15 +117,14 @@ def number(value: float | None, form: str) -> str:
 
 
 def cells(row: Row, declared: bool = True) -> Cells:
-    """Return the cells of a row: of a study, or of loose runs, whose numbers of seeds differ and which have
-    remarks in place of verdicts."""
-    interval = "" if row.low is None else f" [{row.low:+.4f}, {row.high:+.4f}]"
+    """Return the cells of a row. Loose runs (``declared`` is False) have remarks in place of verdicts, and
+    the number of seeds, which differs between them."""
     settings = [f"{key}={value}{' (edge)' * (key in row.edges)}" for key, value in row.settings.items()]
     return {
         "arm": short(row.title),
         **({} if declared else {"seeds": str(len(row.seeds))}),
         "loss" if declared else "mean": number(row.mean, ".4f"),
-        "difference [low, high]": number(row.difference, "+.4f") + interval,
+        "difference [low, high]": difference(row),
         "verdict" if declared else "remarks": verdict(row),
         "half the trials": number(row.half_the_trials, "+.4f"),
         "seeds to decide": number(row.seeds_needed, ",d"),
@@ -122,19 +137,19 @@ def cells(row: Row, declared: bool = True) -> Cells:
 
 
 def filled(table: Table) -> list[Cells]:
-    """Return the cells of all rows, without columns in which there is nothing."""
+    """Return the cells of all rows, without the columns that are empty."""
     grid = [cells(row, declared=table.study is not None) for row in table.rows]
     empty = {column for column in grid[0] if column in SPARE and not any(row[column] for row in grid)}
     return [{column: text for column, text in row.items() if column not in empty} for row in grid]
 
 
 def terminal() -> Console:
-    """Return the terminal, or for a file or a pipe one of 200 columns."""
+    """Return the terminal; for a file or a pipe, one of 200 columns."""
     return Console(highlight=False, width=None if sys.stdout.isatty() else 200)
 
 
 def print_rows(table: Table, console: Console) -> None:
-    """Print the table; where there is no room, without costs, as a line then says."""
+    """Print the table. If there is no room, leave out columns, and name them."""
     grid, left_out = filled(table), []
     for column in SPARE:
         if width(grid) <= console.width:
@@ -142,12 +157,12 @@ def print_rows(table: Table, console: Console) -> None:
         if column in grid[0]:
             left_out.append(column)
             grid = [{key: text for key, text in row.items() if key != column} for row in grid]
-    has_room = width(grid) <= console.width  # else differences are wrapped, too
+    has_room = width(grid) <= console.width  # or else wrap differences, too
     drawn = RichTable(box=box.SIMPLE_HEAD, pad_edge=False)
     for column in grid[0]:
         is_text = column in (*WRAPPED, "settings")
         drawn.add_column(
-            Text(column),  # not markup, which [low, high] would be
+            Text(column),  # rich would take [low, high] in a str for markup
             justify="left" if is_text else "right",
             no_wrap=not is_text and (has_room or column in ("loss", "mean")),
             overflow="fold",
@@ -171,7 +186,7 @@ def print_rows(table: Table, console: Console) -> None:
 
 
 def width(grid: Sequence[Cells]) -> int:
-    """Return the width of a table in which arms and verdicts are wrapped."""
+    """Return the least width of a table whose arms and verdicts are wrapped."""
     widths = {column: max(len(column), *(len(row[column]) for row in grid)) for column in grid[0]}
     return sum(WRAPPED.get(column, wide) for column, wide in widths.items()) + 3 * len(widths)
 
@@ -184,7 +199,7 @@ def markdown(table: Table) -> str:
     lines += ["", *(f"- {line}" for line in table.notes)]
     lines += [f"- warning: {warning}" for warning in table.warnings]
     if advice := table.advice:
-        lines += ["", f"{advice[0]}", "", f"    {advice[1]}"]
+        lines += ["", advice[0], "", f"    {advice[1]}"]
     return "\n".join(lines) + "\n"
 
 
@@ -198,10 +213,10 @@ def row_of(texts: Iterable[str]) -> str:
 
 
 class Comparison(TypedDict):
-    """What ``compare.py --json`` prints: the study, or null for loose runs, and a row an arm."""
+    """What ``compare.py --json`` prints: the study, or null for loose runs, and a row for each arm."""
 
     schema: Literal["normgpt comparison"]
-    version: Literal[1]  # grows if a key changes its meaning or goes
+    version: Literal[1]  # grows if a key changes its meaning or is removed
     conclusion: str
     caption: str
     extended: bool
@@ -214,7 +229,7 @@ SCHEMA = TypeAdapter(Comparison)
 
 
 def as_json(table: Table) -> dict[str, Any]:
-    """Return a comparison as plain data, of the form of docs/compare.schema.json."""
+    """Return a comparison as plain data, in the form of docs/compare.schema.json."""
     keys = ("conclusion", "caption", "extended", "study", "warnings")
     comparison: Any = {key: getattr(table, key) for key in keys} | {"arms": table.rows}
     comparison |= {"schema": "normgpt comparison", "version": 1}
@@ -225,12 +240,12 @@ def candidate(table: Table, arm: str) -> tuple[int, str]:
     """Return the exit status for an arm, and a line that says why.
 
     Args:
-        arm: its title, as words or as in the table, or values of keys, ``norm=rmsnorm,placement=pre``. Of
-            several arms that have them, it is the one with the fewest keys.
+        arm: its title, in full or as in the table, or values of keys, ``norm=rmsnorm,placement=pre``, which
+            name the arm with the fewest keys among those that have these values.
     """
     compared = [row for row in table.rows if row.baseline]
     arms = table.study.arms if table.study else []
-    same = {other: each.title for each in arms for other in each.same_as}  # one arm with another
+    same = {other: each.title for each in arms for other in each.same_as}
     arm = next((title for other, title in same.items() if arm in (other, short(other))), arm)
     found = [row for row in compared if arm in (row.title, short(row.title))]
     wanted = {(key, value) for key, _, value in (word.partition("=") for word in arm.split(","))}
@@ -242,8 +257,8 @@ def candidate(table: Table, arm: str) -> tuple[int, str]:
         raise ConfigError(f"candidate: {arm} fits {fits}; name one of: {titles}")
     [row] = fewest
     status = EXIT.get(row.outcome or "", UNFIT)
-    difference = "" if row.difference is None else f" ({row.difference:+.4f})"
-    return status, f"{short(row.title)}: {verdict(row)}{difference}"
+    by = "" if row.difference is None else f" ({row.difference:+.4f})"
+    return status, f"{short(row.title)}: {verdict(row)}{by}"
 
 
 if __name__ == "__main__":  # python -m study.table > docs/compare.schema.json

@@ -1,4 +1,4 @@
-"""The trials of a study: settings drawn alike for every arm, and the choice among them.
+"""The trials of a study: draw settings, the same for every arm, and choose the best of each arm.
 
 A range is a text: ``log 3e-4 3e-2``, ``linear 0.05 0.3``, or the values to choose from, ``gpt2 xavier``.
 """
@@ -17,12 +17,12 @@ from data.errors import ConfigError
 from study.files import Settings
 from training.run_folder import SELECT, last_row, read_status
 
-SPARE = 16  # points drawn for each setting: where keys have few values, several points give the same setting
+SPARE = 16  # points to draw for each setting: if keys have few values, several points give the same setting
 
 
 def draw(tune: Mapping[str, str], count: int) -> list[Settings]:
-    """Return ``count`` different settings, or all if there are fewer: points of one scrambled Sobol sequence,
-    which fills the space of the tuned keys evenly. A larger count begins with the same settings."""
+    """Return ``count`` different settings, or all if there are fewer. They are points of a scrambled Sobol
+    sequence, which fills the space of the tuned keys evenly. A larger count begins with the same settings."""
     from scipy.stats.qmc import Sobol  # slow to import
 
     points = Sobol(len(tune), rng=0).random_base2(math.ceil(math.log2(SPARE * count)))
@@ -53,8 +53,8 @@ def value_at(key: str, text: str, u: float) -> Any:
 
 
 def replaced(config: RunConfig, settings: Settings, seed: int) -> RunConfig:
-    """Return a config with other values of some keys, and another seed. A key has to be a value, such as
-    optim.learning_rate, not a group such as optim. Raises ConfigError."""
+    """Return the config with these settings and this seed. Raises ConfigError if a key is unknown, or a group
+    such as optim."""
     plain = config.model_dump(by_alias=True) | {"seed": seed}
     for key, value in settings.items():
         *path, last = key.split(".")
@@ -74,13 +74,12 @@ def replaced(config: RunConfig, settings: Settings, seed: int) -> RunConfig:
 Losses = Sequence[float | None]  # None: the run has diverged
 
 
-# an arm's part of chosen.json, but for its runs, in a study without trials
+# the choice of an arm in a study without trials
 AS_GIVEN = dict.fromkeys(("trial", "loss", "half_the_trials", "reason")) | {"settings": {}, "edges": []}
 
 
 def select_loss(folder: Path) -> float | None:
-    """Return the loss by which settings are chosen, of a run that has ended; None if it diverged. Raises
-    ConfigError."""
+    """Return the loss of a trial by which settings are chosen; None if it diverged. Raises ConfigError."""
     if read_status(folder)["state"] == "diverged":
         return None
     if SELECT not in (row := last_row(folder / "metrics.jsonl")):
@@ -89,24 +88,24 @@ def select_loss(folder: Path) -> float | None:
 
 
 def rank(losses: Losses) -> tuple[int, float]:
-    """Return what trials are sorted by: how many diverged, then the mean loss of the others."""
+    """Return what settings are sorted by: how many of their trials diverged, then the mean of the others."""
     finished = [loss for loss in losses if loss is not None]
     return len(losses) - len(finished), fmean(finished) if finished else math.inf
 
 
 def best_quarter(first: Losses) -> list[int]:
-    """Return the numbers of the best quarter of the settings, at least one, by their losses on the first
-    tuning seed: they are tried on the others, too."""
+    """Return the numbers of the best quarter of the settings, at least one. ``first``: the loss of each
+    setting on the first tuning seed."""
     order = sorted(range(len(first)), key=lambda number: rank([first[number]]))
     return sorted(order[: math.ceil(len(first) / 4)])
 
 
 def choice(tried: Sequence[Settings], first: Losses, losses: Mapping[int, Losses]) -> dict[str, Any]:
-    """Return an arm's part of chosen.json but for its runs.
+    """Return the choice of an arm: its part of chosen.json without its runs.
 
     Args:
-        tried: all settings. first: their losses on the first tuning seed.
-        losses: by seed, of each setting that was tried on every tuning seed, by its number.
+        tried: all settings. first: the loss of each on the first tuning seed.
+        losses: those on all tuning seeds, of the best quarter of the settings by number.
     """
     number = min(losses, key=lambda number: (*rank(losses[number]), number))
     mean = rank(losses[number])[1]
@@ -123,19 +122,19 @@ def choice(tried: Sequence[Settings], first: Losses, losses: Mapping[int, Losses
 
 
 def edges(chosen: Settings, tried: Sequence[Settings]) -> list[str]:
-    """Return the keys whose chosen number is the largest or the smallest of those tried: a better one may lie
+    """Return the keys whose chosen number is the largest or the smallest that was tried: a better one may be
     outside of the range."""
     numeric = [key for key, value in chosen.items() if type(value) in (int, float)]  # not bool
     return [key for key in numeric if chosen[key] in (f(each[key] for each in tried) for f in (min, max))]
 
 
 def half_the_trials(first: Losses) -> float | None:
-    """Return by how much the best loss would be expected to be higher with a random half of the settings;
-    None if all of a half may diverge. ``first``: the losses on the first tuning seed."""
+    """Return how much higher the best loss is, on average, in a random half of the settings; None if there is
+    a half in which all diverged. ``first``: the loss of each on the first tuning seed."""
     n, half = len(first), len(first) // 2
     finished = sorted(loss for loss in first if loss is not None)
     if half == 0 or n - len(finished) >= half:
         return None
-    # the i-th best is the best of a half that has it and half - 1 of the n - 1 - i that are worse
+    # the i-th best is the best of its half if the others, half - 1, are among the n - 1 - i that are worse
     shares = [math.comb(n - 1 - i, half - 1) / math.comb(n, half) for i in range(len(finished))]
     return sum(share * loss for share, loss in zip(shares, finished, strict=True)) - finished[0]

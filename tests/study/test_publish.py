@@ -173,13 +173,6 @@ def test_a_damaged_table_is_refused_in_one_line(published, table, damage):
         load(published)
 
 
-def test_a_huge_table_is_not_read(published):
-    with (published / RUNS).open("ab") as stream:
-        stream.truncate(2**40)
-    with pytest.raises(ConfigError, match=r"runs\.csv: it has more than 67,108,864 bytes"):
-        load(published)
-
-
 def test_a_run_whose_beginning_is_not_known_began_before_any_study(published):
     change(published / RUNS, "began", "")
     assert load(published).runs[OTHER][91].began < WRITTEN
