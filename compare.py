@@ -68,7 +68,7 @@ def show(table: Table, folder: Path, console: Console) -> None:
     print(f"page: {index}")
 
 
-def judge(table: Table, arm: str) -> int:
+def print_verdict(table: Table, arm: str) -> int:
     """Print the verdict on an arm, and warnings on stderr. Return the exit status."""
     if table.study is None:
         command = table.advice[1] if table.advice else "python ablate.py"
@@ -103,7 +103,7 @@ def main() -> None:
         if args.json:
             print(json.dumps(as_json(table), indent=1, allow_nan=False))
         elif args.candidate is not None:
-            sys.exit(judge(table, args.candidate))
+            sys.exit(print_verdict(table, args.candidate))
         else:
             show(table, folder, terminal())
 

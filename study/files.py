@@ -129,6 +129,11 @@ def read_part(file: Path) -> dict[str, Any] | None:
     return parsed(file, PARTS[file.name]).model_dump() if file.exists() else None
 
 
+def choice_of(chosen: Part, title: str) -> Mapping[str, Any]:
+    """Return an arm's part of chosen.json; {} if it is not written yet."""
+    return chosen["arms"].get(title, {}) if chosen else {}
+
+
 def parsed(file: Path, kind: type[Config]) -> Config:
     """Return the content of a file. Raises OSError; ConfigError if it is damaged or of another version."""
     try:

@@ -178,8 +178,9 @@ def run_all(
     sent, is_told = None, False
     with TwoSignals() as stop, none_left(running):
         while running or (waiting and not stop.number):
-            free = [] if stop.number else [*first_free(waiting, runs_dir, n_jobs - len(running))]
-            for job in free:
+            count = 0 if stop.number else n_jobs - len(running)
+            free = (job for job in waiting if not is_trained(runs_dir / job.name))
+            for job in [*islice(free, count)]:
                 waiting.remove(job)
                 slot = min({*range(n_jobs)} - {child.slot for child in running})
                 words = command(job, threads, config_dir)
@@ -205,11 +206,6 @@ def run_all(
             time.sleep(PAUSE)
         stop.check()
     return statuses
-
-
-def first_free(jobs: Sequence[Job], runs_dir: Path, count: int) -> Iterator[Job]:
-    """Return the first ``count`` jobs whose runs no other process trains."""
-    return islice((job for job in jobs if not is_trained(runs_dir / job.name)), count)
 
 
 # ---------------------------------------------------------------------------------------------------

@@ -45,7 +45,7 @@ Keys = dict[str, str]  # dotted key -> value as it is typed
 
 
 @dataclass(frozen=True)
-class Loose:
+class LooseRun:
     """A run that has ended, and its settings.
 
     Attributes:
@@ -100,7 +100,7 @@ def load(
     if not mixed:
         check_comparable(runs, metric)
     groups = grouped(runs)
-    bases = find_baselines(groups, baseline or BASELINE)
+    bases = baselines_by_title(groups, baseline or BASELINE)
     if baseline and not any(bases.values()):
         keys = ", ".join(dict.fromkeys(key for group in groups for key in group.keys))
         raise ConfigError(f"--baseline: no group has {title_of(baseline)}; the groups differ in {keys}")
@@ -167,9 +167,9 @@ def nothing(paths: Iterable[str], skipped: Sequence[str]) -> str:
     return f"no run here can be compared; {skipped[0]}{more}" if skipped else "no run here; train one first"
 
 
-def read(folders: Iterable[Path], metric: str) -> tuple[list[Loose], list[str]]:
+def read(folders: Iterable[Path], metric: str) -> tuple[list[LooseRun], list[str]]:
     """Return the runs that have ended, and a line for each other folder."""
-    runs: dict[tuple[str, int], Loose] = {}
+    runs: dict[tuple[str, int], LooseRun] = {}
     skipped = []
     for folder in folders:
         try:
@@ -184,7 +184,7 @@ def read(folders: Iterable[Path], metric: str) -> tuple[list[Loose], list[str]]:
     return [*runs.values()], skipped
 
 
-def read_loose(folder: Path, metric: str) -> Loose:
+def read_loose(folder: Path, metric: str) -> LooseRun:
     """Return a run. Raises the errors that ``read`` catches if it is damaged or has not ended."""
     state = read_status(folder).get("state")
     if state in ("running", "interrupted", "failed"):
@@ -199,7 +199,7 @@ def read_loose(folder: Path, metric: str) -> Loose:
     if weights := facts.get("init_from"):  # their digest
         keys["init_from"] = f"{Path(config['init_from']).name} {weights[:8]}"
     length = math.prod(int(keys[key]) for key in LENGTH)
-    return Loose(result, facts["group"], int(keys["seed"]), keys, length, facts["overrides"])
+    return LooseRun(result, facts["group"], int(keys["seed"]), keys, length, facts["overrides"])
 
 
 def flat(nested: Mapping[str, Any], prefix: str = "") -> Keys:
@@ -222,7 +222,7 @@ def as_text(value: Any) -> str:
 # Select
 
 
-def select(runs: Sequence[Loose], condition: str) -> list[Loose]:
+def select(runs: Sequence[LooseRun], condition: str) -> list[LooseRun]:
     """Return the runs that meet a condition: ``model.n_layer=4``, ``norm=layernorm,none`` or ``norm=batch*``.
     Raises ConfigError if there is none."""
     key, equals, wanted = condition.partition("=")
@@ -247,7 +247,7 @@ def matches(value: str, wanted: str) -> bool:
         return value == wanted or fnmatch.fnmatchcase(value, wanted)
 
 
-def check_comparable(runs: Sequence[Loose], metric: str) -> None:
+def check_comparable(runs: Sequence[LooseRun], metric: str) -> None:
     """Raise ConfigError unless all runs have the same data, context and length, and the same eval_windows if
     the metric depends on them."""
     keys = ["tokens", "model.block_size"]
@@ -267,9 +267,9 @@ def check_comparable(runs: Sequence[Loose], metric: str) -> None:
 # Group
 
 
-def grouped(runs: Iterable[Loose]) -> list[Group]:
+def grouped(runs: Iterable[LooseRun]) -> list[Group]:
     """Return the groups, whose titles differ."""
-    members: dict[str, list[Loose]] = {}
+    members: dict[str, list[LooseRun]] = {}
     for run in sorted(runs, key=lambda run: run.seed):
         members.setdefault(run.group, []).append(run)
     own = dict(zip(members, distinguishing([first.keys for first, *_ in members.values()]), strict=True))
@@ -319,7 +319,7 @@ def owner_of(key: str) -> str:
     return next((part for part in COMPONENTS if key.startswith(f"{part}.")), "")
 
 
-def find_baselines(groups: Sequence[Group], wanted: Mapping[str, str]) -> dict[str, list[Group]]:
+def baselines_by_title(groups: Sequence[Group], wanted: Mapping[str, str]) -> dict[str, list[Group]]:
     """Return the baselines of each group by title: the groups that have the values ``wanted``, and its own
     values otherwise. There is none, one, or several. A baseline has itself."""
 
@@ -341,7 +341,7 @@ def find_baselines(groups: Sequence[Group], wanted: Mapping[str, str]) -> dict[s
 
 
 def row_of(group: Group, bases: Sequence[Group], metric: str) -> Row:
-    """Return the row of a group. ``bases``: as ``find_baselines`` returns them."""
+    """Return the row of a group. ``bases``: as ``baselines_by_title`` returns them."""
     beside: dict[str, Any] = {}
     if len(bases) != 1:
         beside = {"reason": NO_BASELINE}
@@ -389,7 +389,7 @@ def named(metric: str) -> str:
     return "validation loss" if metric == METRIC else metric
 
 
-def study_command(groups: Sequence[Group], runs: Sequence[Loose]) -> str:
+def study_command(groups: Sequence[Group], runs: Sequence[LooseRun]) -> str:
     """Return a command that declares a study of similar arms: all combinations of their values, with the
     words, the length and the learning rate that all runs have in common."""
     values = {key: {value: None} for key, value in BASELINE.items()}

@@ -191,7 +191,7 @@ def words_and_arms(asked: Asked, typed: Words, parser: OverridesParser) -> tuple
 
 
 @dataclass(frozen=True)
-class Candidate:
+class ComposedArm:
     """An arm that may turn out to be the same model as another one."""
 
     title: str
@@ -200,7 +200,7 @@ class Candidate:
     tokens: str  # their fingerprint
     precision: str  # possibly auto, until the arm has been tried
 
-    def resolved(self, precision: str | None) -> "Candidate":
+    def resolved(self, precision: str | None) -> "ComposedArm":
         """Return the arm with ``precision`` in place of auto."""
         return replace(self, precision=precision or "fp32") if self.precision == "auto" else self
 
@@ -218,12 +218,12 @@ class Candidate:
         return digest({name: parts[name] for name in names})
 
 
-def candidates(overrides: Sequence[Words], configs: Sequence[RunConfig]) -> list[Candidate]:
+def composed_arms(overrides: Sequence[Words], configs: Sequence[RunConfig]) -> list[ComposedArm]:
     """Return the arms with their titles and tokens. The tokens are prepared now if the cache lacks them. Arms
     of the same title are one: they differ only in a default that one of them names."""
     labels = [config.label() for config in configs]
     known: dict[Any, str] = {}
-    found: dict[str, Candidate] = {}
+    found: dict[str, ComposedArm] = {}
     for label, words, config in zip(labels, overrides, configs, strict=True):
         # the title also has the overrides in which arms of the same label differ
         alike = [{*other} for name, other in zip(labels, overrides, strict=True) if name == label]
@@ -231,11 +231,11 @@ def candidates(overrides: Sequence[Words], configs: Sequence[RunConfig]) -> list
         title = " ".join([label, *(word for word in words if word not in shared)])
         if (key := (config.data, config.init_from)) not in known:
             known[key] = tokens_of(config).fingerprint
-        found.setdefault(title, Candidate(title, words, config, known[key], config.precision))
+        found.setdefault(title, ComposedArm(title, words, config, known[key], config.precision))
     return [*found.values()]
 
 
-def find_baselines(asked: Asked, shared: Words, arms: Sequence[Candidate]) -> Words:
+def baseline_titles(asked: Asked, shared: Words, arms: Sequence[ComposedArm]) -> Words:
     """Return the titles of the baselines, one for each value of ``by``: the arm that has all words of
     ``asked.baseline`` and the fewest others. Raises ConfigError."""
     keys = dict.fromkeys(key_of(word) for arm in arms for word in arm.overrides)
@@ -251,7 +251,7 @@ def find_baselines(asked: Asked, shared: Words, arms: Sequence[Candidate]) -> Wo
     return [arm.title for arm in arms if arm.title in found.values()]
 
 
-def try_arms(arms: Sequence[Candidate]) -> list[dict[str, Any]]:
+def try_arms(arms: Sequence[ComposedArm]) -> list[dict[str, Any]]:
     """Build every arm once by training/try_arms.py, in a child, as this process does not import torch. Return
     an answer for each. Raises ConfigError for an arm that cannot run."""
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
@@ -273,7 +273,7 @@ def try_arms(arms: Sequence[Candidate]) -> list[dict[str, Any]]:
 
 
 def same_models(
-    arms: Sequence[Candidate], answers: Sequence[Mapping[str, Any]], asked: Asked, baselines: Words
+    arms: Sequence[ComposedArm], answers: Sequence[Mapping[str, Any]], asked: Asked, baselines: Words
 ) -> dict[str, str]:
     """Return, for each arm that is the same as another one, the title of the arm that is kept: a baseline, or
     else the first. Two arms are the same if they are the same model with the same other settings, or if their
@@ -302,7 +302,7 @@ class Declared:
 
     study: Study
     asked: Asked
-    arms: dict[str, Candidate]
+    arms: dict[str, ComposedArm]
 
     @property
     def folder(self) -> Path:
@@ -330,8 +330,8 @@ def declare(words: Sequence[str], write: bool = True) -> Declared:
         shared, overrides = words_and_arms(asked, typed, parser)
         if not old:
             print(f"{asked.folder}: {len(overrides)} arms; each is built once, to try it", flush=True)
-        arms = candidates(overrides, compose_all([[*shared, *arm] for arm in overrides]))
-    baselines = find_baselines(asked, shared, arms)
+        arms = composed_arms(overrides, compose_all([[*shared, *arm] for arm in overrides]))
+    baselines = baseline_titles(asked, shared, arms)
     if old:  # arms are not tried again: on another machine, auto may become another precision
         arms = [arm.resolved(old.precision) for arm in arms]
         same = {title: arm.title for arm in old.arms for title in arm.same_as}
@@ -357,12 +357,12 @@ def declare(words: Sequence[str], write: bool = True) -> Declared:
 
 
 def study_of(
-    asked: Asked, arms: Sequence[Candidate], same: Mapping[str, str], baselines: Words, **command: Any
+    asked: Asked, arms: Sequence[ComposedArm], same: Mapping[str, str], baselines: Words, **command: Any
 ) -> Study:
     """Return the study of these arms, without those in ``same``, which are the same as others."""
     trials = draw(asked.tune, asked.trials) if asked.tune else []
     trial_seeds = [*range(asked.trial_seeds)] if trials else []
-    seeds = seeds_of(asked.folder.name, 2 * asked.seeds, asked.trial_seeds)
+    seeds = own_seeds(asked.folder.name, 2 * asked.seeds, asked.trial_seeds)
     twins = {arm.title: [other for other in arms if same.get(other.title) == arm.title] for arm in arms}
     declared = [
         Arm(
@@ -397,7 +397,7 @@ def study_of(
     )
 
 
-def seeds_of(name: str, count: int, first: int) -> list[int]:
+def own_seeds(name: str, count: int, first: int) -> list[int]:
     """Return ``count`` seeds of a study's own, drawn by its name. They are at least ``first``, as those below
     are the tuning seeds."""
     return random.Random(hashlib.sha256(name.encode()).hexdigest()).sample(range(first, 2**31), count)

@@ -1,4 +1,4 @@
-"""Publish a study: its runs as two tables, small enough for a repository, and read them back.
+"""Write the runs of a study as two tables, small enough for a repository; read those of a published study.
 
     runs.csv      a line a run, trials too: settings, state, losses at the end, leaks, costs, conditions
     curves.csv    val/loss by step
@@ -18,7 +18,7 @@ from pydantic import ValidationError
 
 from data.errors import ConfigError
 from data.files import first_error, write_atomically
-from study.files import Part, Study
+from study.files import Part, Study, choice_of
 from study.runs import LOSSES, Curve, RunResult
 from study.statistics import compared_runs, seeds_of
 from training.run_folder import read_status
@@ -124,7 +124,7 @@ def planned(study: Study, chosen: Part, extended: Part) -> Iterator[tuple[str, d
         for settings, names in zip(study.trials, arm.trials, strict=True):
             for seed, name in zip(study.trial_seeds, names, strict=False):
                 yield name, {"arm": arm.title, "roles": "trial", "seed": seed, **settings}
-        settings = chosen["arms"].get(arm.title, {}).get("settings", {}) if chosen else {}
+        settings = choice_of(chosen, arm.title).get("settings", {})
         names = compared_runs(arm.title, chosen, extended)
         for seed, name in zip(seeds_of(study, extended), names, strict=False):
             yield name, {"arm": arm.title, "roles": "compared", "seed": seed, **settings}

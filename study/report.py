@@ -76,7 +76,7 @@ def judged(content: Content) -> Table:
     table = ordered(rows(study, chosen, extended, results), [arm.title for arm in study.arms])
     conditions = differing([run for own in results.values() for run in own.values()])
     warnings = [f"the compared runs differ in {', '.join(conditions)}"] if conditions else []
-    warnings += [line for row in table for line in two_parts(row)]
+    warnings += [line for row in table for line in bimodal(row)]
     return Table(
         name=study.name,
         conclusion=conclusion(study, table),
@@ -92,7 +92,7 @@ def judged(content: Content) -> Table:
     )
 
 
-def two_parts(row: Row) -> list[str]:
+def bimodal(row: Row) -> list[str]:
     """Return a warning if the seeds of an arm form two groups, which its mean hides."""
     losses = [loss for loss in row.losses.values() if loss is not None]
     if row.mean is None or not has_two_parts(losses):

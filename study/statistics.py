@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from pydantic import ConfigDict
 from scipy.stats import t
 
-from study.files import Arm, Part, Study
+from study.files import Arm, Part, Study, choice_of
 from study.runs import Curve, RunResult
 
 Floats = NDArray[np.float64]
@@ -132,8 +132,7 @@ def results_of(
 
 def compared_runs(title: str, chosen: Part, extended: Part) -> list[str]:
     """Return the names of an arm's compared runs, in the order of their seeds."""
-    names = [*chosen["arms"].get(title, {}).get("runs", [])] if chosen else []
-    return names + (extended["runs"].get(title, []) if extended else [])
+    return choice_of(chosen, title).get("runs", []) + (extended["runs"].get(title, []) if extended else [])
 
 
 def seeds_of(study: Study, extended: Part) -> list[int]:
@@ -145,7 +144,7 @@ def rows(
 ) -> list[Row]:
     """Return the row of each arm. ``results``: as ``results_of`` returns them."""
     seeds, share = seeds_of(study, extended), EXTENDED if extended else FIRST
-    choices = {arm.title: chosen["arms"].get(arm.title, {}) if chosen else {} for arm in study.arms}
+    choices = {arm.title: choice_of(chosen, arm.title) for arm in study.arms}
     flaws = {title: flaw(study, choices[title], results[title], seeds) for title in choices}
 
     def row_of(arm: Arm) -> Row:
