@@ -105,6 +105,10 @@ def ranked(name: str) -> alt.Chart:
     return chart.transform_calculate(rank=f"indexof(picked, datum.arm) % {len(PALETTE)}")
 
 
+def tip(name: str, form: str = ".4f") -> alt.Tooltip:
+    return alt.Tooltip(f"{name}:Q", format=form)
+
+
 def color_of_rank() -> alt.Color:
     scale = alt.Scale(domain=[-1, *range(len(PALETTE))], range=["#888", *PALETTE])
     return alt.Color("rank:N", scale=scale, legend=None)
@@ -120,11 +124,7 @@ def curves(low: float, high: float) -> Chart:
     picked = base.transform_filter("datum.rank >= 0")
     band = picked.mark_area(clip=True, opacity=0.18).encode(y="low:Q", y2="high:Q")
     points = picked.mark_point(clip=True, size=120, filled=True, opacity=0)
-    tooltip = [
-        "arm:N",
-        "step:Q",
-        *(alt.Tooltip(f"{name}:Q", format=".4f") for name in ("loss", "low", "high")),
-    ]
+    tooltip = ["arm:N", "step:Q", tip("loss"), tip("low"), tip("high")]
     zoom = alt.selection_interval(bind="scales", zoom="wheel![event.ctrlKey]")
     return alt.layer(
         grey.encode(tooltip="arm:N"),
@@ -158,7 +158,7 @@ def heat(n_blocks: int) -> Chart:
             y=alt.Y("arm:N", title=None, axis=axis, sort=None),
             yOffset=alt.YOffset("block:O", sort="descending"),
             color=alt.Color("value:Q", title=None, scale=color, legend=alt.Legend(orient="top", tickCount=4)),
-            tooltip=["arm:N", "statistic:N", "step:Q", "block:O", alt.Tooltip("value:Q", format=".4g")],
+            tooltip=["arm:N", "statistic:N", "step:Q", "block:O", tip("value", ".4g")],
             stroke=alt.condition("datum.step == at", alt.value("#e22"), alt.value(None)),
             strokeWidth=alt.value(1.5),
         )
@@ -182,7 +182,7 @@ def profile() -> Chart:
             y=alt.Y("value:Q", title=None, scale=alt.Scale(zero=False)),
             color=color_of_rank(),
             detail="arm:N",
-            tooltip=["arm:N", "step:Q", "block:O", alt.Tooltip("value:Q", format=".4g")],
+            tooltip=["arm:N", "step:Q", "block:O", tip("value", ".4g")],
         )
         .properties(width="container", height=200)
     )
@@ -223,7 +223,7 @@ def tuning(key: str, kind: str, low: float, high: float) -> Chart:
             opacity=alt.condition("datum.rank < 0", alt.value(0.25), alt.value(0.9)),
             stroke=alt.condition("datum.mark == 'chosen, at the edge'", alt.value("#e22"), alt.value(None)),
             order="front:Q",
-            tooltip=["arm:N", "setting:N", alt.Tooltip("loss:Q", format=".4f"), "mark:N"],
+            tooltip=["arm:N", "setting:N", tip("loss"), "mark:N"],
         )
         .properties(width="container", height=320)
     )  # fmt: skip
@@ -255,7 +255,7 @@ def against_number(table: Table, key: str) -> Chart:
             color=alt.Color("arm:N", scale=alt.Scale(scheme="tableau20"),
                             legend=alt.Legend(title=None, orient="bottom", columns=2, labelLimit=0)),
             opacity=alt.condition(chosen, alt.value(1), alt.value(0.1)),
-            tooltip=["arm:N", alt.Tooltip("x:Q", title=key), alt.Tooltip("loss:Q", format=".4f")],
+            tooltip=["arm:N", alt.Tooltip("x:Q", title=key), tip("loss")],
         )
         .add_params(chosen)
         .properties(width="container", height=320)

@@ -300,13 +300,12 @@ def distinguishing(configs: Sequence[Keys]) -> list[Keys]:
     def is_shown(key: str, config: Keys) -> bool:
         owner = owner_of(key)
         is_copy = owner and config[key] == config.get(f"model.{key.removeprefix(f'{owner}.')}")
-        return len(values[key, config.get(owner, "")]) > 1 and not is_copy
+        return key in BASELINE or (len(values[key, config.get(owner, "")]) > 1 and not is_copy)
 
-    return [
-        {key: config[key] for key in (*BASELINE, *keys)
-         if key in BASELINE or (key in config and is_shown(key, config))}
-        for config in configs
-    ]  # fmt: skip
+    def shown(config: Keys) -> Keys:
+        return {key: config[key] for key in (*BASELINE, *keys) if key in config and is_shown(key, config)}
+
+    return [shown(config) for config in configs]
 
 
 def is_of_identity(key: str) -> bool:
@@ -320,8 +319,8 @@ def owner_of(key: str) -> str:
 
 
 def baselines_by_title(groups: Sequence[Group], wanted: Mapping[str, str]) -> dict[str, list[Group]]:
-    """Return the baselines of each group by title: the groups that have the values ``wanted``, and its own
-    values otherwise. There is none, one, or several. A baseline has itself."""
+    """Return the baselines of each group, by its title: the groups that have the values ``wanted`` and equal
+    it in all other keys. There may be none or several. That of a baseline is the group itself."""
 
     def others(group: Group) -> str:
         free = {*wanted, "code"}
