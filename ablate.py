@@ -6,11 +6,11 @@
     python ablate.py study=fair name=fair_text data=text data.path=FILE
     python ablate.py study=norms --dry-run                    only print the next commands
     python ablate.py study=norms extend=true                  double the seeds, once
-    python ablate.py study=norms launcher=slurm slurm='{partition: gpu}'
+    python ablate.py study=norms launcher=slurm slurm='{partition: gpu}' precision=bf16
 
 Keys of a study
     study=                   its file in conf/study
-    name= studies_dir=       its folder is studies_dir/name; without name=, it has the name of the file
+    name= studies_dir=       its folder: studies_dir/name, by default studies/ and the name of the file
     seeds=5                  on how many seeds arms are compared; the study draws its own seeds
     tune=                    keys to tune, with their ranges: tune='{optim.learning_rate: log 1e-4 1e-2}'
     trials=16 trial_seeds=2  how many settings each arm tries, and the best of them on how many seeds
