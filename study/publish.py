@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 from data.errors import ConfigError
 from data.files import first_error, write_atomically
@@ -26,6 +26,7 @@ from training.run_folder import read_status
 RUNS, CURVES = "runs.csv", "curves.csv"
 CONDITIONS = tuple("torch device GPU ranks threads compile processor commit".split())
 MEASURED = ("collapsed", *LOSSES, "leaks", "began", "tokens_per_s", "peak_memory", *CONDITIONS)
+FROM_TEXT = TypeAdapter(RunResult)
 NOT_KNOWN = datetime.min.replace(tzinfo=UTC)  # when a run began, if that was not recorded
 
 
@@ -75,22 +76,21 @@ def read_table(file: Path, columns: Sequence[str], add: Callable[[dict[str, str]
 def run_of(cells: Mapping[str, str], curve: Curve) -> RunResult:
     """Return the run of a line of runs.csv. Raises ValueError."""
     known = {column: text for column, text in cells.items() if text}
-    state: Any = cells["state"]
-    leaks: Any = cells["leaks"].split("; ") if cells["leaks"] else []
-    losses = {name: float(known[name]) for name in LOSSES if name in known}
-    return RunResult(
-        name=cells["name"],
-        folder=None,
-        state=state,
-        collapsed=cells["collapsed"] == "true",
-        losses={} if state == "diverged" else losses,
-        leaks=leaks,
-        began=datetime.fromisoformat(known["began"]) if "began" in known else NOT_KNOWN,
-        tokens_per_s=float(known["tokens_per_s"]) if "tokens_per_s" in known else None,
-        memory=int(known["peak_memory"]) if "peak_memory" in known else None,
-        curve=curve,
-        conditions={key: cells[key] for key in CONDITIONS},
-    )
+    losses = {name: known[name] for name in LOSSES if name in known}
+    texts = {
+        "name": cells["name"],
+        "folder": None,
+        "state": cells["state"],
+        "collapsed": cells["collapsed"] == "true",
+        "losses": {} if cells["state"] == "diverged" else losses,
+        "leaks": cells["leaks"].split("; ") if cells["leaks"] else [],
+        "began": known.get("began", NOT_KNOWN),
+        "tokens_per_s": known.get("tokens_per_s"),
+        "memory": known.get("peak_memory"),
+        "curve": curve,
+        "conditions": {key: cells[key] for key in CONDITIONS},
+    }
+    return FROM_TEXT.validate_python(texts, strict=False)
 
 
 # ---------------------------------------------------------------------------------------------------
