@@ -142,9 +142,8 @@ def find(paths: Iterable[str]) -> list[Path]:
             beside = {each.name: each for each in Path(path).parent.glob("*") if each.is_dir()}
             similar = difflib.get_close_matches(Path(path).name, beside, n=1)
             advice = "train some runs, or name their folder"
-            raise ConfigError(
-                f"{path}: no such folder; {f'did you mean {beside[similar[0]]}?' if similar else advice}"
-            )
+            advice = f"did you mean {beside[similar[0]]}?" if similar else advice
+            raise ConfigError(f"{path}: no such folder; {advice}")
         for match in matches:
             folders |= {run.resolve(): run for run in below(match) if run.resolve() not in folders}
     return [*folders.values()]
