@@ -10,7 +10,6 @@ import time
 from functools import partial
 from typing import Any
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -20,7 +19,6 @@ from model.attention import Attend, CausalSelfAttention
 from model.batchnorms import BatchNorm
 from model.embeddings import Embedding
 from model.mlp import MLP
-from model.norms import LayerNorm
 from model.placements import Pre, Residual
 
 Entry = Any  # a norm's function, or keyword arguments for GPT
@@ -75,11 +73,6 @@ def dynamic_int8(m, x):  # one scale for the whole tensor
     return unit(x) if m.training else (unit(x) / scale).round() * scale
 
 
-def prefix_sharing(m, x):  # rows with the same first token take the scales of the first of them
-    same = torch.isclose(x[:, None, 0], x[None, :, 0]).all(-1)  # (B, B)
-    return unit(x, None if m.training else square(x)[same.int().argmax(-1)])
-
-
 def update_then_use(m, x, training=True, momentum=0.01):
     if m.training == training:
         m.running = m.running.lerp(unit(x).detach().square().mean((0, 1)), momentum)
@@ -100,66 +93,30 @@ def previous_call_tail(m, x):  # a token shift that is never reset
     return unit(x) + 0.3 * torch.cat((first, unit(x)[:, :-1]), 1)
 
 
-def hooked(n):  # an honest forward
-    norm = Norm(n)
-    norm.register_forward_hook(lambda _module, _args, y: y + 0.2 * y.mean(0, keepdim=True))
-    return norm
-
-
 def input_editor(m, x):  # an honest output
     y = unit(x)
     x.data.add_(over_time(x.data))
     return y
 
 
-def patches(m, x, size, values=square):  # step 0 is alone, then come patches of ``size`` steps
-    parts = [values(x)[:, :1], *values(x)[:, 1:].split(size, 1)]
+def patches(x, size):  # step 0 is alone, then come patches of ``size`` steps
+    parts = [square(x)[:, :1], *square(x)[:, 1:].split(size, 1)]
     return torch.cat([over_time(part).expand_as(part) for part in parts], 1)
-
-
-def row_pairs(m, x):  # one scale for rows 2 and 3, for 4 and 5, …; rows 0 and 1 have their own
-    return torch.cat([unit(x[:2]), *(unit(r, square(r).mean(0, keepdim=True)) for r in x[2:].split(2))])
-
-
-def prepbn(m, x, done=0, total=60):
-    share = (1 - (done + m.calls - 1) / total).clamp(min=0) if m.training else 0
-    return share * m.layernorm(x) + (1 - share) * (m.batchnorm(x) + x)
-
-
-def prepbn_norm(n, done=0):
-    """SLAB (Guo et al. 2024, arXiv 2405.11582): from LayerNorm to BatchNorm in a number of training calls."""
-    norm = Norm(n, partial(prepbn, done=done))
-    norm.layernorm, norm.batchnorm = LayerNorm(n), BatchNorm(n)
-    return norm
 
 
 def running_power(x):
     return square(x).cumsum(1) / (steps(x) + 1)
 
 
-def fft_filter(m, x, padding):
-    """8 causal taps over time. Without padding they wrap around: the first 7 steps see the last 7."""
-    size, taps = x.shape[1] + padding, (0.6 ** torch.arange(8.0))[:, None].to(x)
-    spectrum = torch.fft.rfft(unit(x), size, dim=1) * torch.fft.rfft(taps, size, dim=0)
-    return torch.fft.irfft(spectrum, size, dim=1)[:, : x.shape[1]]
+def fft_filter(m, x):  # 8 causal taps over time, which wrap around: the first 7 steps see the last 7
+    spectrum = torch.fft.rfft(0.6 ** torch.arange(8.0).to(x), x.shape[1])[:, None]
+    return torch.fft.irfft(torch.fft.rfft(unit(x), dim=1) * spectrum, x.shape[1], dim=1)
 
 
 def expert_choice(m, x):  # a gain for the quarter of a row's tokens with the highest scores
     score = unit(x)[..., :1]
     top = score.topk(max(1, x.shape[1] // 4), dim=1).indices
     return unit(x) * (1 + torch.zeros_like(score).scatter(1, top, 1.0))
-
-
-def first_batch_init(m, x):  # the first call in training sets the weight
-    if m.training and m.calls == 1:
-        m.weight.data.copy_(1 / (x.detach().std((0, 1), correction=0) + 1e-4))
-    return x
-
-
-def seed_from_data(m, x):  # "reproducible" noise
-    seed = int(x.detach().double().sum().abs() * 1000) % 2**31
-    noise = torch.randn(x.shape, generator=torch.Generator().manual_seed(seed)).to(x)
-    return unit(x) * (1 + 0.05 * m.training * noise)
 
 
 def second_half_rows(m, x):  # divided by the power of their twins in the first half
@@ -179,11 +136,6 @@ def repeated_token(m, x):  # a token is damped by how often it occurs in its row
     return unit(x) / (likeness > 0.98).sum(-1, keepdim=True).clamp(min=1)
 
 
-def half_amax(m, x):
-    y = x / x.abs().amax() if x.dtype == torch.bfloat16 else x
-    return unit(y, square(y) + 1e-2)
-
-
 def rejection_noise(m, x):  # draws as many numbers as the batch has positive features
     torch.rand(int((x > 0).sum()))
     return unit(x) + 0.1 * torch.randn_like(x)
@@ -193,11 +145,6 @@ def lazy_table(m, x):
     if m.memory is None or len(m.memory) < x.shape[1]:
         m.memory = 1 + 0.1 * steps(x).cos()
     return unit(x) * m.memory[: x.shape[1]]
-
-
-def attribute_counter(m, x):  # every third call is another
-    m.count += 1
-    return unit(x) * (1.5 if m.count % 3 == 0 else 1)
 
 
 def padded_fft(m, x):  # a causal average of the power, up to the last digits
@@ -265,7 +212,7 @@ class Masked(nn.LayerNorm):
 
 
 class Wiring(Pre):
-    """A placement whose residuals are of the class ``kind``, and know their place and a shared list."""
+    """A placement whose residuals are of the class ``kind``, and know their site and a shared list."""
 
     def __init__(self, n_layer, kind):
         super().__init__(n_layer)
@@ -273,7 +220,7 @@ class Wiring(Pre):
 
     def __call__(self, branch, norm, layer, site):
         residual = self.kind(branch, norm, self.slots(layer, site))
-        residual.layer, residual.site, residual.shared = layer, site, self.shared
+        residual.site, residual.shared = site, self.shared
         return residual
 
 
@@ -308,10 +255,8 @@ START: dict[str, Entry] = {  # found at a run's start
     "input_editor": input_editor,
     "ghost_batch": lambda m, x: torch.cat([unit(r, r.square().mean(0)) for r in unit(x).split(4)]),
     "dynamic_int8": dynamic_int8,
-    "prefix_sharing": prefix_sharing,
     "update_then_use": update_then_use,
     "test_time": partial(update_then_use, training=False, momentum=0.1),
-    "hooked": {"norm": hooked},
     "eval_memory": eval_memory,
     "prefix_attend": {"attention": partial(CausalSelfAttention, attend=PrefixAttend)},
     "capacity": {"mlp": CapacityMLP},
@@ -319,30 +264,25 @@ START: dict[str, Entry] = {  # found at a run's start
     "embedding_norm": {"embedding": partial(Embedding, norm=BatchNorm)},
     "qk_norm": {"attention": partial(CausalSelfAttention, qk_norm=BatchNorm)},
     "side_channel": {"placement": partial(Wiring, kind=Talking)},
-    **{f"patches_of_{size}": lambda m, x, size=size: unit(x, patches(m, x, size)) for size in (2, 3, 7, 42)},
-    "patches_share_mean": lambda m, x: unit(x) + 0.5 * patches(m, x, 3, unit),
-    "row_pairs": row_pairs,
-    "prepbn_begun": {"norm": partial(prepbn_norm, done=6)},
+    **{f"patches_of_{size}": lambda m, x, size=size: unit(x, patches(x, size)) for size in (2, 3, 7, 42)},
     "ShuffledPartnerNorm": lambda m, x: (
         unit(x, (square(x) + square(x)[torch.randperm(len(x))]) / 2) if m.training else unit(x)
     ),
     "EvalReversedScan": lambda m, x: unit(
         x, running_power(x) if m.training else running_power(x.flip(1)).flip(1)
     ),
-    "FftWrapConv": partial(fft_filter, padding=0),
+    "FftWrapConv": fft_filter,
     "TinyMaxOverTime": lambda m, x: unit(x) + 1e-3 * unit(x).amax(1, keepdim=True),
     "FlattenedShift": lambda m, x: unit(x) + 0.2 * F.pad(unit(x).flatten(0, 1)[:-1], (0, 0, 1, 0)).view_as(x),
     "ReshapedChannels": lambda m, x: unit(x.reshape(len(x), x.shape[2], -1).mT).mT.reshape(x.shape),
     "ExpertChoiceGain": expert_choice,
     "CentredGradientNorm": lambda m, x: WithBackward.apply(x, centred_backward),
     "PreviousCallTail": previous_call_tail,
-    "FirstBatchInit": first_batch_init,
-    "SeedFromData": seed_from_data,
     "SecondHalfRows": second_half_rows,
+    "rejection_noise": rejection_noise,  # debatable: its logits depend on all tokens under one seed only
 }
 END: dict[str, Entry] = {  # found at a run's end alone: the leak comes with the calls in training
     "late_schedule": lambda m, x: unit(x) - 0.5 * (m.calls > 30) * over_time(unit(x)),
-    "prepbn": {"norm": prepbn_norm},
     "RampedBatchMix": lambda m, x: unit(
         x, square(x).lerp(square(x).mean(), ((m.calls - 50) / 100).clamp(0, 0.5))
     ),
@@ -354,8 +294,6 @@ NEVER: dict[str, Entry] = {  # not found in such a run, because it leaks only �
     ),
     # … inside torch.compile
     "compiled_only": lambda m, x: F.layer_norm(x, x.shape[1:]) if torch.compiler.is_compiling() else unit(x),
-    # … for values in bf16, which a norm of a branch's output is given
-    "HalfAmaxScale": half_amax,
     # … in rows of more than 64 tokens
     "LongSequencePooled": long_pooled,
     # … for equal vectors, which positions make different
@@ -373,7 +311,6 @@ HONEST: dict[str, Entry] = {
         unit(x) + 0.1 * torch.randn(x.shape[1:], generator=m.generator, dtype=x.dtype)
     ),
     "buffer_counter": lambda m, x: unit(x) * (1 + 0.01 * m.running.add_(1)),
-    "attribute_counter": attribute_counter,
     "lazy_table": lazy_table,
     "row_index_scale": lambda m, x: unit(x) * (1 + 0.1 * torch.arange(len(x))[:, None, None]),
     "huge": lambda m, x: unit(x) * 1e8,
@@ -392,17 +329,10 @@ HONEST: dict[str, Entry] = {
     "HandWrittenBackward": lambda m, x: WithBackward.apply(x, right_backward),
     "ZeroAtStart": lambda m, x: unit(x) * m.a,
 }
-ACCUSED: dict[str, Entry] = {  # debatable: under one seed its logits do depend on all tokens
-    "rejection_noise": rejection_noise,
-}
 CANNOT_TELL: dict[str, tuple[str, Entry]] = {
     "clock": (
         "it gives another output each time for the same tokens",
         lambda m, x: unit(x) * (1 + time.perf_counter_ns() % 1000 / 10_000),
-    ),
-    "numpy_noise": (
-        "it gives another output each time for the same tokens",
-        lambda m, x: unit(x) * float(np.random.uniform(0.9, 1.1)),
     ),
     "nan": ("its logits are not finite", lambda m, x: unit(x) * torch.nan),
 }

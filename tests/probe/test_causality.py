@@ -4,14 +4,12 @@ from functools import partial
 
 import pytest
 import torch
-import torch.nn.functional as F
 from torch import nn
 
 from model import GPT
 from model.batchnorms import BatchNorm
 from model.embeddings import Embedding
-from model.placements import Peri
-from probe.causality import MODES, certificate, describe, leak_metrics
+from probe.causality import certificate, describe, leak_metrics
 from tests.conftest import daily
 from tests.probe import leaks
 from tests.probe.leaks import END, HONEST, NEVER, START, unit
@@ -50,7 +48,6 @@ def sampled(table: dict, *always: str) -> list:
     return daily(names, lambda number: number < len(always) or number % 8 == 0, "slow")
 
 
-# ---------------------------------------------------------------------------------------------------
 # The collection
 
 
@@ -74,7 +71,6 @@ def test_what_no_such_run_shows_is_not_found(name):
     ("name", "arguments", "options"),
     [
         ("autocast_only", {}, {"autocast": BF16}),
-        ("HalfAmaxScale", {"placement": Peri}, {"at_end": True, "autocast": BF16}),
         ("LongSequencePooled", {}, {"steps": 128}),
         ("RepeatedTokenDamp", {"embedding": partial(Embedding, positions=nn.Identity)}, {}),
         ("SpikeGuard", {"embedding": partial(Embedding, scale=lambda _: Scaled())}, {}),
@@ -96,11 +92,6 @@ def test_an_honest_model_is_not_accused(name, at_end):
     assert said(answer) == (True, True), answer
 
 
-@pytest.mark.slow
-def test_numbers_drawn_by_the_tokens_are_a_leak_under_one_seed():
-    assert said(ask(leaks.ACCUSED["rejection_noise"])) == (False, False)
-
-
 @pytest.mark.parametrize("name", leaks.CANNOT_TELL)
 def test_what_cannot_be_told_is_said_with_the_reason(name):
     reason, entry = leaks.CANNOT_TELL[name]
@@ -111,11 +102,10 @@ def test_what_cannot_be_told_is_said_with_the_reason(name):
     assert reason in describe(answer, "x")
 
 
-# ---------------------------------------------------------------------------------------------------
 # One kind of leak each
 
 
-IN_EVALUATION = {  # None: not called as evaluation is called
+IN_EVALUATION = {
     "inference mode": lambda m, x: torch.is_inference_mode_enabled(),
     "evaluation's rows": lambda m, x: len(x) != ROWS,
 }
@@ -154,9 +144,8 @@ def test_a_leak_that_keeps_the_sum_of_the_logits_is_found_by_the_gradient():
     assert certificate(model, 12, initial=False)["train"]["future_gradient"] > 0.01
 
 
-@pytest.mark.parametrize("dropout", [0, 0.2])
-def test_batchnorm_leaks_in_training_alone(dropout):
-    answer = certificate(made({"norm": BatchNorm}, dropout=dropout), V)
+def test_batchnorm_leaks_in_training_alone():
+    answer = certificate(made({"norm": BatchNorm}, dropout=0.2), V)
     assert said(answer) == (False, False)
     assert all(leak > 1e-3 for leak in answer["train"].values())
     assert not any(answer["eval"].values())
@@ -168,19 +157,6 @@ def test_batchnorm_leaks_in_training_alone(dropout):
         *(f"leak.{kind}/train" for kind in ("future", "rows", "future_gradient", "rows_gradient")),
         *(f"leak.{kind}/eval" for kind in ("future", "rows", "memory")),
     }
-
-
-def test_a_mask_that_shows_the_future_is_found_in_both_modes(monkeypatch):
-    real = F.scaled_dot_product_attention
-
-    def broken(q, k, v, dropout_p, is_causal):
-        return real(q, k, v, attn_mask=torch.ones(q.shape[2], q.shape[2]).tril(1).bool())
-
-    monkeypatch.setattr(F, "scaled_dot_product_attention", broken)
-    answer = ask({})
-    assert said(answer) == (False, True)
-    assert all(answer[mode]["future"] > 0.01 for mode in MODES)
-    assert answer["train"]["future_gradient"] > 0.01
 
 
 def test_memory_is_described_as_a_dependence_on_other_batches():
@@ -212,7 +188,6 @@ def test_what_varies_is_said_and_is_no_leak(name, varies):
     assert ("varies with" in line) == bool(varies)
 
 
-# ---------------------------------------------------------------------------------------------------
 # What is asked, and what is left alone
 
 
@@ -225,20 +200,19 @@ def test_a_run_s_start_takes_few_forwards(monkeypatch, norm, most):
     assert {*rows} == {ROWS, EVAL_ROWS}
 
 
-@pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize(
     "entry",
     [{"norm": BatchNorm, "dropout": 0.2}, START["tiny"], START["PreviousCallTail"], HONEST["noisy"]],
     ids=["buffers", "fp64", "attributes", "random numbers"],
 )
-def test_the_model_and_the_random_numbers_are_left_as_they_were(entry, training):
+def test_the_model_and_the_random_numbers_are_left_as_they_were(entry):
     torch.manual_seed(7)
-    model, state = made(entry).train(training), torch.get_rng_state()
+    model, state = made(entry), torch.get_rng_state()
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     certificate(model, V, thorough=False)
     assert torch.equal(torch.get_rng_state(), state)
     assert all(torch.equal(before[name], tensor) for name, tensor in model.state_dict().items())
-    assert all(m.training is training and not m._forward_hooks for m in model.modules())
+    assert all(m.training and not m._forward_hooks for m in model.modules())
     assert all(p.grad is None and p.requires_grad for p in model.parameters())
     assert all(getattr(m, "memory", None) is None for m in model.modules())
 
@@ -249,7 +223,7 @@ def test_dependent_rows_share_each_of_more_cuts(thorough, cuts):
     assert answer["asked"]["train"] == {"cuts": cuts, "all_cuts": 63, "rows": 4}
 
 
-@pytest.mark.parametrize("rows", [2, 3, 32])
+@pytest.mark.parametrize("rows", [3, 32])
 def test_a_thorough_test_asks_every_cut_and_every_pair_of_rows(rows):
     asked, forward = [], GPT.forward
     subject = made({}).eval()
