@@ -67,9 +67,10 @@ class BatchNorm(Affine):
     """y = (x − μ) / √(σ² + ε) · weight + bias, μ, σ² of a channel over batch and time (Ioffe & Szegedy 2015).
 
     In training, statistics run over all B·T values of a channel in the micro-batch; in evaluation they are
-    running estimates. So a model is two functions, of which the one in training is noisy for small batches
-    and LEAKS THE FUTURE: position t is scaled by tokens after t and by other rows, so the training loss is
-    not that of a language model; only evaluation is causal (probe/causality.py measures this).
+    running estimates. So the model is one function in training and another in evaluation. The function in
+    training is noisy for small batches, and it LEAKS THE FUTURE: tokens after t and other rows scale position
+    t. The training loss is then not that of a language model. Evaluation is causal (probe/causality.py
+    measures both).
 
     The biased variance normalizes, the unbiased one enters the running estimate, as in torch.nn.BatchNorm1d
     on (N, C, L). The state dict is interchangeable with torch's.
@@ -189,10 +190,11 @@ class PositionBatchNorm(BatchNorm):
 class RunningBatchNorm(BatchNorm):
     """BatchNorm with the mean and variance of EARLIER steps, which are updated after use, so nothing leaks.
 
-    No gradient flows through the moments, and nothing keeps weights from growing; Ioffe 2017 (arXiv
-    1702.03275) warns that a model can blow up. Measured here: with a momentum of 0.1 four blocks of 128
-    channels in pre-norm, from GPT-2's 0.02, stayed at the loss of guessing for 300 steps. The moments begin
-    at 0 and 1, as torch's, and with the default 0.01 a third of this start is left after 100 steps.
+    No gradient flows through the moments, so nothing keeps weights from growing; Ioffe 2017 (arXiv
+    1702.03275) warns that a model can blow up. One measurement: four pre-norm blocks of 128 channels, started
+    at GPT-2's std of 0.02, did not get below the loss of guessing in 300 steps with a momentum of 0.1.
+    The moments begin at 0 and 1, like torch's. With the default of 0.01 a third of this start is left after
+    100 steps.
     """
 
     def __init__(
@@ -214,9 +216,9 @@ class PowerNorm(Affine):
     et al. 2020, arXiv 2003.07845).
 
     No mean is subtracted, as means vary most between batches of text. As in RunningBatchNorm, ψ is updated
-    after use, so nothing leaks. Omitted are the paper's approximate gradient through ψ (a running mean of
-    ŷ·∂L/∂ŷ is subtracted), its GroupScaling of tokens, and the first 4,000 to 10,000 steps of its code, which
-    use the batch's own statistics (a leak), with ψ² the mean over all steps so far.
+    after use, so nothing leaks. Three parts of the paper are left out: the approximate gradient through ψ,
+    which subtracts a running mean of ŷ·∂L/∂ŷ; GroupScaling of the tokens; and, in its code, a first phase of
+    4,000 to 10,000 steps that uses the batch's own statistics, which leak.
 
     Args:
         channels: C, the last dimension of the input.

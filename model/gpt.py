@@ -62,8 +62,8 @@ class GPT(nn.Module):
         dropout: probability in [0, 1), on the embedding, the attention weights and every branch's output.
         bias: add a bias in the linear maps. (A norm decides on its own bias.)
         seed: seed of the initial weights. Each matrix, and each norm of the residual stream, has its own
-            random stream, (seed, "init", name), so neither a norm that draws random numbers nor an
-            additional module changes another one.
+            random stream, (seed, "init", name). So a norm that draws random numbers, or an additional
+            module, changes no other weight.
 
     Raises:
         ValueError: n_embd is not a multiple of n_head, or dropout is not in [0, 1).

@@ -113,9 +113,6 @@ class PaddedHead(Head):
         return F.linear(input, padded)[..., : self.out_features]
 
 
-# Dropout that is fast on a CPU, where torch's spends its time on one random number per element.
-
-
 class Dropout(nn.Dropout):
     """In training, each element is 0 with probability p, else divided by 1 - p (Srivastava et al. 2014).
 
@@ -136,10 +133,10 @@ class Dropout(nn.Dropout):
 
 
 def dropout(x: Tensor, p: float, training: bool) -> Tensor:
-    """Drop elements as ``torch.nn.functional.dropout`` does; on a CPU, a seed drops others than there.
+    """Drop elements as ``torch.nn.functional.dropout`` does. On a CPU the same seed drops other elements.
 
-    On a CPU each random number of 64 bits decides on four elements, by 16 bits each. (torch.func.vmap does
-    not support that.)
+    torch draws one random number per element, which takes most of its time on a CPU. Here a random number of
+    64 bits decides on four elements, by 16 bits each. (torch.func.vmap does not support that.)
 
     Args:
         x: floating point, any shape.

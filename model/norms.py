@@ -2,8 +2,9 @@
 
 A new norm is a class, here or in any importable module, and a YAML in conf/norm. The class is called with one
 positional argument, the number of features; it sets its initial values and takes statistics in at least fp32.
-A norm of torch's has torch's names of parameters, so that checkpoints fit both. x is (B, T, C) in the stream
-and (B, n_head, T, C / n_head) in QK-norm. Norms over other tokens: model/batchnorms.py.
+Where torch has the same norm, the parameters have torch's names, so a checkpoint loads into either. x is
+(B, T, C) in the stream and (B, n_head, T, C / n_head) in QK-norm. Norms over other tokens:
+model/batchnorms.py.
 """
 
 import operator
@@ -57,16 +58,18 @@ class Affine(nn.Module):
 class LayerNorm(Affine):
     """y = (x − μ) / √(σ² + ε) · weight + bias, with μ, σ² of each token over its features (Ba et al. 2016).
 
-    No other token matters, so training and evaluation are the same function for any batch size, the model
-    stays causal, nothing has to be synchronised across devices, and there are no running buffers.
+    No other token matters. So training and evaluation are the same function, for any batch size; the model
+    stays causal; devices need no synchronisation; and there are no running buffers.
 
-    σ² is the biased variance, Σ(x−μ)²/C, not Σ(x−μ)²/(C−1): not an estimate, but the second moment of the
-    very numbers that are scaled, so y has mean square 1 (up to ε). x is centred before it is squared, because
-    E[x²] − E[x]² cancels (NaN for a row near 100 with spread 1e-3); it is centred twice, because rounding μ
-    to fp32 leaves an offset of up to |μ|·6e-8. For a large mean this is more accurate than F.layer_norm.
+    σ² is the biased variance, Σ(x−μ)²/C: with it y has mean square 1 (up to ε). Σ(x−μ)²/(C−1) would estimate
+    the variance of a population, but here only the C numbers themselves are scaled.
 
-    A drop-in for torch.nn.LayerNorm (docs/library.md): the same attributes, state dict and values, in the
-    input's dtype, and the same arguments plus ``detach_statistics``.
+    x is centred before it is squared, because E[x²] − E[x]² cancels (NaN for a row near 100 with spread
+    1e-3). x is centred twice, because rounding μ to fp32 leaves an offset of up to |μ|·6e-8. For a large mean
+    this is more accurate than F.layer_norm.
+
+    LayerNorm is a drop-in for torch.nn.LayerNorm (docs/library.md): it has the same attributes, state dict
+    and values, and the same arguments plus ``detach_statistics``. The output has the input's dtype.
 
     Args:
         normalized_shape: int or sequence of ints, the trailing dimensions to normalize over.
@@ -237,7 +240,7 @@ class DynamicErf(Affine):
         bias: learn a bias.
     """
 
-    embedding_scale = True  # the meaning of model.embedding_scale=auto with this norm
+    embedding_scale = True  # as in DynamicTanh
 
     def __init__(
         self, channels: int, alpha: float | None = None, shift: float = 0.0, bias: bool = True

@@ -107,8 +107,9 @@ class Pre(Placement):
 class Post(Placement):
     """x ← norm(x + f(x)), without a final norm, as each block ends in a norm (Vaswani et al. 2017).
 
-    As in Pre, GPT-2's initialization scales the last projection of a branch by depth, so that only the place
-    of the norm differs. Models with post-norm do not: model.depth_scaled_init=false.
+    As in Pre, GPT-2's initialization scales the last projection of a branch by depth, so that the two differ
+    only in the place of the norm. Published models with post-norm do not scale it:
+    model.depth_scaled_init=false.
     """
 
     final_norm = False
@@ -134,10 +135,10 @@ class Peri(Placement):
 class Output(Placement):
     """x ← x + norm(f(x)), and a final norm (OLMo 2, arXiv 2501.00656; Swin v2).
 
-    The output of the branch is normed, not its input: the branch sees the stream unscaled. Where stream and
-    weights are small, as in the first attention of a narrow model from GPT-2's 0.02, the output's
-    variance is below ε, and the norm adds less than 1. OLMo 2 adds a norm of queries and keys, and says that
-    neither does well alone (§3.3.2).
+    The output of the branch is normed, not its input: the branch sees the stream unscaled. If stream and
+    weights are small, the output's variance is below ε, and the normed output adds less than 1 to the
+    stream's variance. This happens in the first attention of a narrow model that starts at GPT-2's std of
+    0.02. OLMo 2 adds a norm of queries and keys, and says that neither does well alone (§3.3.2).
     """
 
     depth_scaled_init = False
@@ -152,8 +153,8 @@ class DeepNorm(Placement):
 
     The initial std of a branch's weights, except queries and keys, is multiplied by β = (8·n_layer)^−¼. α and
     β bound how far one update moves the output, so that post-norm trains at 1,000 layers. The paper
-    initialises by Xavier's rule, and derives both from it: give model.init=xavier. From GPT-2's, scaled,
-    it ends better in docs/atlas.md, at 4 blocks.
+    initialises by Xavier's rule and derives both from it: give model.init=xavier. In docs/atlas.md, at 4
+    blocks, the loss ends lower from GPT-2's initialization.
 
     Args:
         alpha, beta: other values; None: the paper's, by depth. The values in use are attributes.

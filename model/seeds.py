@@ -30,8 +30,8 @@ def seed_for(seed: int, stream: str, *where: int | str) -> int:
 
 
 def seed_torch(seed: int) -> None:
-    """Seed the generators from which torch draws by default, of the CPU and of the GPU in use. Per step,
-    ``torch.manual_seed`` would take 0.25 ms, most of it for kinds of GPU that are not there."""
+    """Seed torch's default generators, of the CPU and of the GPU in use. ``torch.manual_seed`` would take
+    0.25 ms a step, most of it for kinds of GPU that the machine does not have."""
     torch.default_generator.manual_seed(seed)
     if torch.cuda.is_initialized():
         torch.cuda.manual_seed(seed)
@@ -41,7 +41,8 @@ def seed_torch(seed: int) -> None:
 
 @contextmanager
 def drawing(seed: int, path: str) -> Iterator[None]:
-    """Context manager: what a CPU draws depends on the seed and the place ``path`` in the model alone."""
+    """Context manager: what torch draws on the CPU depends only on the seed and on ``path``, a place in the
+    model."""
     with torch.random.fork_rng(devices=[]):  # saves the CPU's generator, so no other may be seeded
         torch.default_generator.manual_seed(seed_for(seed, "init", path))
         yield

@@ -8,10 +8,10 @@ with as many rows as evaluation has. The leaks by kind:
 - ``future``: each row has a cut t; the tokens after it are exchanged.
 - ``rows``: all tokens of some rows are exchanged.
 - ``memory``: in evaluation, another batch comes first.
-- ``future_gradient``, ``rows_gradient``: in training, at one cut t of some rows, the gradient of
-  direction·logits at t with respect to the embedded tokens: ‖forbidden part‖ / ‖part at 0 … t‖. It shows
-  leaks that are too small for a forward, and leaks of the backward alone. The direction is random: a norm may
-  keep the sum of its outputs constant, and the gradient of that sum is 0.
+- ``future_gradient``, ``rows_gradient``: in training, the gradient of direction·logits at one cut t of some
+  rows, with respect to the embedded tokens. The leak is ‖forbidden part‖ / ‖part at 0 … t‖. It shows leaks
+  that are too small for a forward, and leaks of the backward alone. The direction is random, because a norm
+  may keep the sum of its outputs constant, and the gradient of that sum would be 0.
 
 ``future``, ``rows`` and ``memory`` are in standard deviations of the logits. Each leak is exactly 0 in a
 model that has none; small ones are measured again in fp64, and what vanishes there was rounding. In training
@@ -40,7 +40,7 @@ Batches = tuple[Tensor, Tensor]  # the tested batch, and one with other tokens; 
 
 ROWS, STEPS = 4, 256  # of the random batch; STEPS at most
 ENOUGH = 8  # if so many cuts of dependent rows show a leak, the others need no test
-COMMON_CUTS = 64  # dependent rows share a cut: number of forwards in a thorough test, at least
+COMMON_CUTS = 64  # where dependent rows share each cut: at least so many cuts in a thorough test
 GRADIENTS = 3  # number of rows whose gradient is taken
 DRAWS = 4  # a model that draws random numbers is tested with so many different ones
 SMALL = 1e-3  # a smaller leak may be rounding, which fp64 would show

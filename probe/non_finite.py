@@ -21,9 +21,9 @@ def first_non_finite(
     loss_of: Callable[[Callable[[Tensor], Tensor]], Tensor],
     agree: Callable[[str | None], str | None] = lambda place: place,
 ) -> str | None:
-    """Return the name of the first non-finite place: a parameter; else the innermost module with a non-finite
-    output; else the loss; else the last parameter with a non-finite gradient, as backward begins there; else
-    the gradient's norm; else a buffer; else None. Gradients are skipped under torch.no_grad.
+    """Return the name of the first non-finite place, or None. The places are, in this order: a parameter; the
+    output of a module, the innermost one; the loss; a parameter's gradient, the last one, as backward begins
+    there; the gradient's norm; a buffer. Under torch.no_grad gradients are skipped.
 
     ``model`` is left unchanged: buffers are copied, and gradients are not written.
 

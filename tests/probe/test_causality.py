@@ -48,7 +48,7 @@ def sampled(table: dict, *always: str) -> list:
     return daily(names, lambda number: number < len(always) or number % 8 == 0, "slow")
 
 
-# The collection
+# the collection ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", sampled(START, "slow_gate", "stochastic", "PreviousCallTail", "tiny"))
@@ -102,8 +102,7 @@ def test_what_cannot_be_told_is_said_with_the_reason(name):
     assert reason in describe(answer, "x")
 
 
-# One kind of leak each
-
+# one kind of leak each ---------------------------------------------------------------------------------
 
 IN_EVALUATION = {
     "inference mode": lambda m, x: torch.is_inference_mode_enabled(),
@@ -188,7 +187,7 @@ def test_what_varies_is_said_and_is_no_leak(name, varies):
     assert ("varies with" in line) == bool(varies)
 
 
-# What is asked, and what is left alone
+# what is asked, and what is left alone -----------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("norm", "most"), [(nn.LayerNorm, 12), (BatchNorm, 24)])
