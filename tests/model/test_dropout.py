@@ -12,7 +12,7 @@ def ones(*shape: int, dtype: torch.dtype = torch.float64) -> torch.Tensor:
     return torch.ones(shape, dtype=dtype, requires_grad=True)
 
 
-@settings(max_examples=30)
+@settings(max_examples=10)
 @given(st.floats(0.001, 0.999), st.integers(0, 2**31))
 def test_a_share_p_is_zero_and_the_mean_is_kept(p, seed):
     n = 100_000
@@ -27,9 +27,9 @@ def test_a_share_p_is_zero_and_the_mean_is_kept(p, seed):
 @pytest.mark.parametrize("p", [1e-300, 1 - 2**-53])
 def test_the_mean_is_kept_even_near_0_and_1(p):
     torch.manual_seed(0)
-    y = dropout(ones(2**22), p, training=True)
+    y = dropout(ones(2**20), p, training=True)
     assert y.isfinite().all()
-    assert abs(y.mean().item() - 1) < 6 * max(y.max().item() / 2**22, 2**-22) ** 0.5
+    assert abs(y.mean().item() - 1) < 6 * max(y.max().item() / 2**20, 2**-20) ** 0.5
 
 
 @pytest.mark.parametrize("p", [0.1, 0.5])
