@@ -2,10 +2,12 @@
 
     python train.py                                    the defaults, on Shakespeare
     python train.py norm=NAME placement=NAME           a norm of conf/norm, a placement of conf/placement
+    python train.py norm=NAME --config-dir FOLDER      a norm of your own: FOLDER/norm/NAME.yaml
+    python train.py norm.eps=1e-6 train.steps=2000     keys: GROUP.KEY=VALUE
     python train.py data=text data.path=FILE           another text
     python train.py -m norm=NAME,NAME seed=0,1         several runs
     torchrun --nproc_per_node=2 train.py               one run by several processes (training/ddp.py)
-    python train.py --help                             every choice and default
+    python train.py --help                             every choice and every key, with its default
 
 The same command again    resumes the run, or reports that it has finished.
 Ctrl-C                    saves at the end of the step, and ends the run.
@@ -24,7 +26,7 @@ from typing import Any
 import hydra
 from omegaconf import DictConfig
 
-from cli.compose import arguments_for_hydra, validated
+from cli.compose import arguments_for_hydra, help_on_keys, validated
 from cli.errors import one_line_errors
 from cli.schema import RunConfig
 from data.prepared import Prepared
@@ -114,5 +116,8 @@ def command(composed: DictConfig) -> None:
 
 if __name__ == "__main__":
     with one_line_errors():
-        sys.argv[1:] = arguments_for_hydra(sys.argv[1:])
-        command()
+        if {"--help", "-h"} & {*sys.argv}:
+            print(__doc__, help_on_keys(sys.argv[1:]), sep="\n")
+        else:
+            sys.argv[1:] = arguments_for_hydra(sys.argv[1:])
+            command()

@@ -6,6 +6,7 @@ Each norm and placement becomes its name, its class and its options, from the YA
 import copy
 import itertools
 import os
+import textwrap
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from functools import cache
@@ -70,13 +71,34 @@ def arguments() -> list[str]:
     return [*(f"--config-dir={folder}" for folder in folders), *settings.overrides.task]
 
 
+def help_on_keys(words: list[str]) -> str:
+    """Return each group of train.py, and the text of the files in conf/ that ``words`` choose: every key with
+    its default and what it means."""
+    with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
+        settings = hydra.compose("config", overrides_of(words), return_hydra_config=True).hydra
+    own_keys = (CONF / "config.yaml").read_text("utf-8").partition("\n\n")[2].partition("\nhydra:")[0]
+    texts = {}
+    for group, choice in reversed(settings.runtime.choices.items()):  # as conf/config.yaml lists them
+        if not group.startswith("hydra/"):
+            files = files_of(group, folders_of(settings))
+            text = files[choice].read_text("utf-8") if choice else ""
+            texts[f"{group}={choice or 'null'}, one of {', '.join(files)}"] = text
+    texts["keys that belong to no group"] = own_keys
+    return "\n".join(f"{title}\n{textwrap.indent(text, '    ')}" for title, text in texts.items())
+
+
+def overrides_of(words: list[str]) -> list[str]:
+    """Return the overrides of a command line without Hydra's options, but with --config-dir as an override.
+    Raises ConfigError."""
+    words = [word for word in arguments_for_hydra(words) if word not in FLAGS]
+    return [*words[2:], *search_path(words[1])] if words[:1] == ["--config-dir"] else words
+
+
 def choices(words: list[str]) -> dict[str, RunConfig]:
     """Return a config for each combination of the values in a command line, keyed by the overrides that
     differ: ``norm=none,layernorm`` gives two; without alternatives there is one, keyed by "". Raises
     ConfigError and Hydra's errors."""
-    words = [word for word in arguments_for_hydra(words) if word not in ("-m", "--multirun")]
-    has_dir = words[:1] == ["--config-dir"]
-    overrides = [*words[2:], *search_path(words[1])] if has_dir else words
+    overrides = overrides_of(words)
     with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
         parser = OverridesParser.create(GlobalHydra.instance().config_loader())
         values = alternatives(parser.parse_overrides(overrides))
@@ -145,8 +167,7 @@ def plain(composed: DictConfig, settings: Any) -> dict[str, Any]:
     group, the searched folders, the command line. Raises ConfigError."""
     if composed.get("init_from"):
         composed = with_architecture(composed, {key_of(each).lstrip("~") for each in settings.overrides.task})
-    sources = settings.runtime.config_sources
-    folders = tuple(Path(source.path) for source in sources if source.schema == "file")
+    folders = folders_of(settings)
     values: dict[str, Any] = OmegaConf.to_container(composed, resolve=True, throw_on_missing=True)  # type: ignore[assignment]
     for group in ("norm", "placement"):
         files_of(group, folders)  # raises if a name occurs twice
@@ -155,6 +176,11 @@ def plain(composed: DictConfig, settings: Any) -> dict[str, Any]:
     for site in SITES:
         values["model"][site] = named_norm(site, values, composed, files_of("norm", folders))
     return values
+
+
+def folders_of(settings: Any) -> tuple[Path, ...]:
+    """Return conf/ and the folders of --config-dir, in which Hydra searches."""
+    return tuple(Path(each.path) for each in settings.runtime.config_sources if each.schema == "file")
 
 
 @cache

@@ -3,6 +3,7 @@
 import pytest
 from pydantic import BaseModel
 
+from cli.compose import help_on_keys
 from cli.errors import checked
 from cli.schema import Checked, RunConfig, SampleConfig
 from data.errors import ConfigError
@@ -180,3 +181,23 @@ def test_a_label_names_choices_as_on_the_command_line():
     assert configured("model.qk_norm=same", "model.embedding_norm=rmsnorm").label() == (
         "norm=layernorm placement=pre model.qk_norm=same model.embedding_norm=rmsnorm"
     )
+
+
+def test_help_lists_every_key_that_the_words_choose(tmp_path):
+    (tmp_path / "norm").mkdir()
+    (tmp_path / "norm" / "mine.yaml").write_text("_target_: mine.Norm\nstrength: 1  # how much\n")
+    text = help_on_keys(["norm=mine", "--config-dir", str(tmp_path), "-h"])
+    assert "norm=mine, one of batchnorm" in text
+    assert "strength: 1  # how much" in text
+    names = {line.split(":")[0].strip() for line in text.splitlines()}
+    for group in ("model", "data", "schedule", "stats", "train", "wandb"):
+        assert {*RunConfig.model_fields[group].annotation.model_fields} <= names
+    assert {*RunConfig.model_fields} - {
+        "norm",
+        "placement",
+        "model",
+        "data",
+        "optim",
+        "schedule",
+        "stats",
+    } <= names
