@@ -12,7 +12,7 @@ import codecs
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
-from itertools import chain, islice, tee
+from itertools import islice, tee
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -140,9 +140,7 @@ def main(config: SampleConfig) -> None:
         prompt_ids = torch.from_numpy(ids.astype("int64"))
         start = prompt_ids.expand(config.num_samples, -1)  # (B, n)
         start_time = time.perf_counter()
-        tokens_of_all = sample(config, last_logits, start, checkpoint.meta.config.model.block_size)
-        first = [*islice(tokens_of_all, 1)]
-        stream, copy = tee(chain(first, tokens_of_all))
+        stream, copy = tee(sample(config, last_logits, start, checkpoint.meta.config.model.block_size))
         show(prompt, tokenizer, (tokens[0] for tokens in stream))
         all_tokens = [*copy]  # for each position, the tokens of all samples
         seconds = time.perf_counter() - start_time  # for all samples

@@ -86,7 +86,7 @@ def train(run: Run, tokens: Prepared, ranks: Ranks) -> None:
                     grad_norm = optimizer.clip()  # to train.grad_clip; returns the norm before clipping
                     optimizer.update(learning_rate, loss, grad_norm)  # step(), if all was finite so far
                 optimizer.zero_grad()
-                if due.log or optimizer.known_to_skip():  # a skipped update ends the run
+                if due.log or optimizer.skip_is_known():  # a skipped update ends the run
                     metrics |= {"train/loss": loss, "train/grad_norm": grad_norm, "train/lr": learning_rate}
 
             # log it

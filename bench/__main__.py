@@ -30,7 +30,7 @@ from bench.page import RESULTS, section
 from bench.programs import SIZES, BenchError, Programs
 from cli import programs
 from data.files import write_atomically
-from training.environment import git_state, processor_generation
+from training.environment import git_state, processor
 
 MEASUREMENTS = {
     "train": (train, "A training step / nanoGPT's."),
@@ -64,7 +64,7 @@ def parse() -> argparse.Namespace:
 def facts(options: argparse.Namespace) -> dict[str, Any]:
     """Return what was measured, and on which machine, of which versions, on which day."""
     what = " ".join([MEASUREMENTS[options.name][1], *["Compiled."] * options.compile, *options.overrides])
-    machine = torch.cuda.get_device_name() if options.device == "cuda" else processor_generation()
+    machine = torch.cuda.get_device_name() if options.device == "cuda" else processor()
     git = git_state() or {"commit": "unknown", "clean": True}
     commit = git["commit"][:9] + ("" if git["clean"] else " with changes")
     versions = f"torch {torch.__version__}, commit {commit}"

@@ -61,7 +61,7 @@ def validated(composed: DictConfig) -> RunConfig:
     return checked(RunConfig, plain(composed, HydraConfig.get()))
 
 
-def arguments() -> list[str]:
+def arguments_of_this_run() -> list[str]:
     """Return the arguments that start this run by itself, even if a sweep started it; [] if Hydra did not
     start this process."""
     if not HydraConfig.initialized():

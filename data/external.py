@@ -19,12 +19,6 @@ from data.files import digest, file_digest, write_atomically
 from data.token_files import SPLITS, Meta, TokenFile, map_file, read_meta
 
 REMEDY = "prepare the files again"
-# Converts nanoGPT's meta.pkl to meta.json. The user runs it: unpickling a stranger's file could run any code.
-TO_JSON = (
-    "python -c \"import json, pickle; m = pickle.load(open('meta.pkl', 'rb')); "
-    "json.dump({'tokenizer': {'kind': 'char', "
-    "'chars': ''.join(m['itos'][i] for i in range(m['vocab_size']))}}, open('meta.json', 'w'))\""
-)
 HEADER = 1024  # bytes of llm.c's header
 LLM_C = {20240520: "uint16", 20240801: "uint32"}  # magic number -> token type
 
@@ -64,8 +58,8 @@ def read_tokenizer(source: Path, name: str, spec: dict[str, Any] | None) -> tupl
         return read_meta(source / "meta.json", REMEDY)
     if (source / "meta.pkl").exists():
         raise DataError(
-            f"data.path: {source}/meta.pkl: pickles can run code and are not opened; if the folder is "
-            f"your own, run in the folder {TO_JSON}"
+            f"data.path: {source}/meta.pkl: a pickle, which is not opened here; "
+            "docs/ecosystem.md says how to convert it"
         )
     if spec is None and name != "gpt2":
         raise DataError(

@@ -1,9 +1,8 @@
-"""Load the tokens of a corpus; tokenize it first unless the cache has it. The cache has one folder of token
-files a corpus and tokenizer. Its name ends in a hash of everything that determines the content. It is written
-under a temporary name and renamed, so a folder that exists is complete, even if two processes prepare the
-same tokens."""
+"""Load the tokens of a corpus; tokenize it first unless the cache has it. The cache has a folder of token
+files for each corpus and tokenizer, whose name ends in a hash of all that determines the tokens. A folder is
+written under a temporary name and renamed, so it is complete, even if two processes prepare the same tokens.
+"""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -89,42 +88,31 @@ def cached(
     cache: str,
     spec: dict[str, Any] | None,
 ) -> Path:
-    """Return the folder of a corpus in the cache, which is built now if it is missing."""
+    """Return the folder of a corpus in the cache, which is written now if it is missing. As in nanoGPT, the
+    text is split before it is tokenized: the validation split is the same text for every tokenizer."""
     if corpus == "shakespeare":  # its text is read only if it has to be tokenized
         text_digest, read = corpora.SHAKESPEARE_SHA256, corpora.shakespeare
     else:
-        text = corpora.text(path or "") if corpus == "text" else corpora.tinyshakespeare(path, cache)
-        text_digest, read = digest(text.encode()), lambda: text
+        whole = corpora.text(path or "") if corpus == "text" else corpora.tinyshakespeare(path, cache)
+        text_digest, read = digest(whole.encode()), lambda: whole
     settings = {"format": FORMAT, "text": text_digest, "tokenizer": spec or tokenizer}
     settings |= {"val_fraction": val_fraction} | ({"vocab_size": vocab_size} if tokenizer == "bpe" else {})
     folder = Path(cache) / f"{corpus}-{tokenizer}-{digest(settings)[:12]}"
-    if not folder.is_dir():
-        print(f"preparing {corpus} with the tokenizer {tokenizer}", flush=True)
-        new_tokenizer = tokenizers.TRAINERS.get(tokenizer, lambda *_: tokenizers.from_spec(spec))
-        build(folder, read(), new_tokenizer, vocab_size, val_fraction)
-    return folder
-
-
-def build(
-    folder: Path,
-    text: str,
-    new_tokenizer: Callable[[str, str, int], tokenizers.Tokenizer],
-    vocab_size: int,
-    val_fraction: float,
-) -> None:
-    """Write ``folder`` with the tokens of ``text``, unless another process has done so first. As in nanoGPT,
-    the text is split before it is tokenized, so that the validation split is the same text for every
-    tokenizer."""
+    if folder.is_dir():
+        return folder
+    print(f"preparing {corpus} with the tokenizer {tokenizer}", flush=True)
+    text = read()
     cut = int(len(text) * (1 - val_fraction))
     texts = {"train": text[:cut], "val": text[cut:]}
     try:
-        tokenizer = new_tokenizer(texts["train"], texts["val"], vocab_size)
+        new_tokenizer = tokenizers.TRAINERS.get(tokenizer, lambda *_: tokenizers.from_spec(spec))
+        known = new_tokenizer(texts["train"], texts["val"], vocab_size)
         with new_folder(folder) as temporary:
-            write_tokens(temporary, tokenizer, ((split, tokenizer.encode(texts[split])) for split in SPLITS))
+            write_tokens(temporary, known, ((split, known.encode(texts[split])) for split in SPLITS))
     except DataError as error:
         raise DataError(f"data: {error}") from None
     except OSError as error:
-        if not folder.is_dir():
-            raise DataError(
-                f"data.cache: {folder.parent}: {error.strerror or error}; choose a writable folder"
-            ) from None
+        if not folder.is_dir():  # else another process has written it
+            why = f"data.cache: {folder.parent}: {error.strerror or error}"
+            raise DataError(f"{why}; choose a writable folder") from None
+    return folder

@@ -9,7 +9,6 @@ gpt2    GPT-2's byte pair encoding (Radford et al. 2019)
 """
 
 import base64
-import re
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -68,10 +67,6 @@ PATTERNS = {
 }
 
 
-SPACES = 500_000  # too many in a row: tiktoken's regular expressions run out of stack at about a million
-LONG_SPACE = re.compile(rf"(?<!\s)\s{{{SPACES}}}")
-
-
 class BytePairTokenizer:
     """Byte pair encoding: neighbouring bytes are merged while the result is one of ``tokens``, lowest id
     first.
@@ -114,20 +109,10 @@ class BytePairTokenizer:
             raise DataError(
                 f"{surrogate!r} at position {error.start} is not valid Unicode; remove this character"
             ) from None
-        refuse_long_space(text)
         return self.encoding.encode_to_numpy(text, disallowed_special=())
 
     def decode(self, ids: Ids) -> bytes:
         return self.encoding.decode_bytes([*map(int, ids)])
-
-
-def refuse_long_space(text: str) -> None:
-    """Raise DataError at a run of white space that overflows the stack of tiktoken and rustbpe."""
-    if spaces := LONG_SPACE.search(text):
-        raise DataError(
-            f"{SPACES:,} or more white-space characters in a row start at position {spaces.start()}, "
-            "which tiktoken and rustbpe cannot read; shorten the run of white space"
-        )
 
 
 Tokenizer = CharTokenizer | BytePairTokenizer
@@ -146,7 +131,6 @@ def train_bpe(train: str, val: str, vocab_size: int) -> BytePairTokenizer:
     is too short."""
     import rustbpe
 
-    refuse_long_space(train)
     trainer = rustbpe.Tokenizer()
     trainer.train_from_iterator([train], vocab_size, pattern=PATTERNS["gpt4"])
     ranks = trainer.get_mergeable_ranks()

@@ -9,7 +9,7 @@ needed."""
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache, cached_property
 from importlib.util import find_spec
 from pathlib import Path
@@ -62,7 +62,6 @@ class Pretrained:
     defaults: dict[str, Any]  # settings that fit the weights, unless the user gives others
     vocab_size: int  # rows of the embedding
     spec: dict[str, Any] | None = None  # the tokenizer of a model of ours; a GPT-2's is in a file
-    shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)  # of the tensors, once they are read
 
     @property
     def files(self) -> list[Path]:
@@ -105,9 +104,7 @@ class Pretrained:
             tensors = gpt2.load(self.files[0].parent)
         rows = {"embed.tokens.weight": vocab_size, "head.weight": vocab_size}
         rows["embed.positions.weight"] = block_size
-        tensors |= {name: tensors[name][:count] for name, count in rows.items() if name in tensors}
-        self.shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
-        return tensors
+        return tensors | {name: tensors[name][:count] for name, count in rows.items() if name in tensors}
 
     def check_vocabulary(self, vocab_size: int) -> None:
         """Raise ConfigError unless the model has ``vocab_size`` tokens; rows that pad them to a multiple

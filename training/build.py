@@ -244,7 +244,7 @@ def build_and_try(
     attend, head = compute.attend(config.model.dropout), compute.head(vocab_size)
     model = initial_model(config, vocab_size, attend, head).to(compute.device)
     with explained(config), forward_hooks((norm, same_shape) for norm in norms_of(config, model).values()):
-        tried(model, partial(loss_of, model))
+        try_backward(model, partial(loss_of, model))
     return model
 
 
@@ -258,8 +258,8 @@ def same_shape(norm: nn.Module, args: tuple[Tensor, ...], output: Any) -> None:
         )
 
 
-def tried(model: nn.Module, loss_of: Callable[[], Tensor]) -> None:
-    """Run one forward and backward that leaves no trace in ``model``. Raises ConfigError if a parameter gets
+def try_backward(model: nn.Module, loss_of: Callable[[], Tensor]) -> None:
+    """Run one forward and backward, which leaves ``model`` as it was. Raises ConfigError if a parameter gets
     no gradient."""
     with buffers_kept(model):
         try:

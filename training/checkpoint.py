@@ -243,11 +243,6 @@ def resume(
     return step, checkpoint.meta.best
 
 
-def first_not_finite(tensors: "dict[str, Tensor]") -> str | None:
-    """Return the name of the first tensor with a number that is not finite; None if there is none."""
-    return next((name for name, tensor in tensors.items() if not tensor.isfinite().all()), None)
-
-
 # ---------------------------------------------------------------------------------------------------
 # During a run
 
@@ -271,7 +266,8 @@ class Checkpoints:
             return
         with self.log.clock.aside("checkpoints"):
             tensors = model_tensors(self.model) | optimizer_tensors(self.model, self.optimizer.optimizers)
-            if name := self.ranks.broadcast(first_not_finite(tensors)):
+            not_finite = (name for name, tensor in tensors.items() if not tensor.isfinite().all())
+            if name := self.ranks.broadcast(next(not_finite, None)):
                 print(f"warning: no checkpoint of step {step}: {name} is not finite", file=sys.stderr)
                 return
             if self.run.writes:
@@ -290,7 +286,8 @@ class Checkpoints:
 
     @contextmanager
     def ending_on_signal(self, step: int) -> Iterator[None]:
-        """Context manager: at a signal, save the step, as weights and step agree here; raise Interrupted."""
+        """Context manager around code that does not change the weights: if a signal came before or in the
+        block, save this step and raise Interrupted."""
         try:
             self.stop.check()
             yield

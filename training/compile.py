@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from data.errors import ConfigError, described
 from probe.hooks import buffers_kept
 from training.batches import MicroBatch
-from training.build import tried
+from training.build import try_backward
 from training.loss import Loss, Objective, cross_entropy
 
 
@@ -44,7 +44,7 @@ def compile_loss(model: nn.Module, net: Any, batch: MicroBatch, eager: Loss, ran
     compiled: Objective = torch.compile(cross_entropy, dynamic=False, options=options)
     try:
         for _ in range(3 if graphs else 1):  # run without a graph, record one, replay it
-            tried(model, partial(loss_by, compiled))
+            try_backward(model, partial(loss_by, compiled))
     except Exception as error:  # a compiler may raise anything
         failure = described(error)[:200]
         if ranks > 1:

@@ -156,7 +156,7 @@ def memory_explained(message: str) -> Iterator[None]:
         raise ConfigError(message) from error
 
 
-def out_of_memory(config: RunConfig) -> str:
+def out_of_memory_message(config: RunConfig) -> str:
     """Return the message for a run that does not fit into memory."""
     sizes = config.train.model_dump(include={"batch_size", "grad_accum"})
     sizes |= config.model.model_dump(include={"block_size", "n_layer", "n_embd"})

@@ -24,7 +24,7 @@ def environment(config: RunConfig, computed: dict[str, Any]) -> dict[str, Any]:
         **computed,
         "python": platform.python_version(),
         "platform": platform.platform(),
-        "processor": processor_generation(),
+        "processor": processor(),
         "packages": {name: importlib.metadata.version(name) for name in PACKAGES},
         "git": git_state(),
         "eval_windows": config.train.eval_windows,
@@ -45,14 +45,10 @@ def differences(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
 
 
 def processor() -> str:
-    """Return the processor's model, from /proc/cpuinfo on Linux, else from Python."""
-    return cpuinfo("model name") or platform.processor()
-
-
-def processor_generation() -> str:
-    """Return the processor's model with its family and model numbers: on virtual machines several generations
-    share one name, and their results differ in the last bits. The numbers exist on x86 only."""
-    return " ".join(filter(None, [processor(), cpuinfo("cpu family"), cpuinfo("model")]))
+    """Return the processor's name; on x86 also its family and model numbers, as virtual machines give one
+    name to several generations, whose results differ in the last bits."""
+    name = cpuinfo("model name") or platform.processor()
+    return " ".join(filter(None, [name, cpuinfo("cpu family"), cpuinfo("model")]))
 
 
 def cpuinfo(key: str) -> str | None:

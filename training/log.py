@@ -163,7 +163,7 @@ class ProgressLine:
         self.task = self.bar.add_task("", total=steps, completed=first, text="")
 
     def update(self, step: int, row: dict[str, Any]) -> None:
-        """Show the latest loss and speed; val/loss, too, but where lines are printed only in its own line."""
+        """Show the latest losses and the speed; a printed line has val/loss only when it is new."""
         self.latest |= {key: form.format(row[key]) for key, form in FORMATS.items() if key in row}
         text = "  ".join(self.latest[key] for key in FORMATS if key in self.latest)
         self.show(step, text, force="val/loss" in row)

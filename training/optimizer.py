@@ -197,6 +197,6 @@ class Optimizer:
         for optimizer in self.optimizers:
             optimizer.zero_grad(set_to_none=True)
 
-    def known_to_skip(self) -> bool:
-        """Return whether updates are known to be skipped; False where only the device knows."""
+    def skip_is_known(self) -> bool:
+        """Return whether an update was skipped; on a GPU, which alone knows, False."""
         return not self.skips_on_device and bool(self.skipped)

@@ -8,8 +8,10 @@ from functools import partial
 
 import torch
 
-from cli.compose import arguments
+from cli.compose import arguments_of_this_run
+from cli.schema import RunConfig
 from data.prepared import Prepared
+from model import GPT
 from probe import causality
 from training import device
 from training.batches import Batches
@@ -29,6 +31,16 @@ from training.signals import Stop
 from training.wandb_sink import Wandb, wandb_mode
 
 
+def try_model(config: RunConfig, batches: Batches, loss: Loss) -> GPT:
+    """Return the config's model after one forward and backward of a batch, and one forward of the shorter
+    window. Raises UserError if the settings do not work or memory is too small."""
+    vocab_size, batch = batches.tokens.tokenizer.vocab_size, batches.first_micro_batch(0)
+    model = build_and_try(config, vocab_size, batches.compute, partial(loss, x=batch.x, y=batch.y))
+    with explained(config):  # each rank tries it alone
+        evaluate(model, loss.of_batch, ([window] for window in batches.shorter_window()), Ranks())
+    return model
+
+
 class Setup:
     """The objects of the loop; each class has a file of its own. They are built in this order:
 
@@ -43,23 +55,20 @@ class Setup:
     """
 
     def __init__(self, run: Run, tokens: Prepared, ranks: Ranks) -> None:
-        config, train, vocab_size = run.config, run.config.train, tokens.tokenizer.vocab_size
+        config, train = run.config, run.config.train
         mode = wandb_mode(config) if ranks.first else "disabled"
         self.compute = device.choose(config.device, config.precision)  # the device and the precision
         on_gpu = self.compute.device.type == "cuda"
         threads = device.set_switches(train.threads, config.deterministic)
         self.batches = Batches(config, tokens, self.compute, ranks)
         loss = Loss(self.compute)
-        with device.memory_explained(device.out_of_memory(config)):
+        with device.memory_explained(device.out_of_memory_message(config)):
             # build the model (training/build.py: norm, placement), and put one batch through it
+            model = try_model(config, self.batches, loss)
             batch = self.batches.first_micro_batch(0)
-            loss_of_step = partial(loss, x=batch.x, y=batch.y)
-            model = build_and_try(config, vocab_size, self.compute, loss_of_step)
-            with explained(config):  # the last window of the split may be shorter; each rank tries it alone
-                evaluate(model, loss.of_batch, ([each] for each in self.batches.shorter_window()), Ranks())
             running_norms = []  # evaluated on batch statistics, too, if the windows fill a micro-batch
             if self.batches.n_fixed >= self.batches.micro_rows:
-                running_norms = modules_with_running_estimates(model, loss_of_step)
+                running_norms = modules_with_running_estimates(model, partial(loss, x=batch.x, y=batch.y))
             # what a step calls: the model, or with several ranks its DDP
             self.net = wrap(model, ranks)
             # (net, x, y) -> nats per token, 0-d; possibly compiled together with the net
@@ -93,12 +102,12 @@ class Setup:
                 "parameters": sum(p.numel() for p in model.parameters()),
                 "settled": resolved_auto(config),
                 "init_from": weights_digest(config),
-                "overrides": arguments(),
+                "overrides": arguments_of_this_run(),
                 "command": [sys.executable, *sys.argv],
                 "group": group_name(config, self.compute.precision, tokens.fingerprint),
                 "data": {
                     "fingerprint": tokens.fingerprint,
-                    "vocab_size": vocab_size,
+                    "vocab_size": tokens.tokenizer.vocab_size,
                     "train_tokens": len(tokens.train),
                     "val_tokens": len(tokens.val),
                 },
@@ -124,7 +133,7 @@ def set_up(run: Run, tokens: Prepared, ranks: Ranks) -> Iterator[Setup]:
         with s.stop, run.recording():  # suppresses Diverged
             run.begin(s.environment, s.certificate, s.best, s.start)
             announce(run, s)
-            with s.log, device.memory_explained(device.out_of_memory(run.config)):
+            with s.log, device.memory_explained(device.out_of_memory_message(run.config)):
                 yield s
                 entropy = unigram_entropy(s.batches.whole_split())
                 run.write_status(collapsed=has_collapsed(run.status["final"], s.log.train_loss, entropy))

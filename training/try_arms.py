@@ -10,7 +10,6 @@ stdin is a JSON list of configs, as in a run's config.yaml; the last line of std
 import json
 import sys
 from contextlib import redirect_stdout
-from functools import partial
 from typing import Any
 
 import torch
@@ -22,11 +21,12 @@ from model import GPT
 from model.seeds import seed_torch
 from training import device
 from training.batches import Batches, MicroBatch
-from training.build import build_and_try, explained
+from training.build import explained
 from training.checkpoint import digest
 from training.ddp import Ranks
-from training.loss import Loss, evaluate
+from training.loss import Loss
 from training.open_run import load_tokens
+from training.setup import try_model
 
 ROWS = 4  # of the micro-batch: fp32 takes more memory than the run may have
 
@@ -34,26 +34,23 @@ ROWS = 4  # of the micro-batch: fp32 takes more memory than the run may have
 def answer(plain: dict[str, Any]) -> dict[str, Any]:
     """Try one config. Return what was found or, if the user made a mistake, the error's line."""
     try:
-        return found(checked(RunConfig, plain))
+        return tried(checked(RunConfig, plain))
     except Exception as error:
         if (line := error_line(error)) is None:
             raise
         return {"error": line}
 
 
-def found(config: RunConfig) -> dict[str, Any]:
+def tried(config: RunConfig) -> dict[str, Any]:
     """Build and try a model as training/setup.py does. Raises UserError."""
     tokens = load_tokens(config, Ranks())
     compute = device.choose(config.device, config.precision)
     device.set_switches(config.train.threads, config.deterministic)
-    batches, loss = Batches(config, tokens, compute, Ranks()), Loss(compute)
-    with device.memory_explained(device.out_of_memory(config)):
-        batch = batches.first_micro_batch(0)
-        loss_of_step = partial(loss, x=batch.x, y=batch.y)
-        model = build_and_try(config, tokens.tokenizer.vocab_size, compute, loss_of_step)
+    batches = Batches(config, tokens, compute, Ranks())
+    with device.memory_explained(device.out_of_memory_message(config)):
+        model = try_model(config, batches, Loss(compute))
         with explained(config):
-            evaluate(model, loss.of_batch, ([window] for window in batches.shorter_window()), Ranks())
-            computes = behaviour(model, batch)
+            computes = behaviour(model, batches.first_micro_batch(0))
     parameters = sum(p.numel() for p in model.parameters())
     return {"precision": compute.precision, "digest": computes, "parameters": parameters}
 
