@@ -224,24 +224,26 @@ def with_architecture(composed: DictConfig, typed_keys: set[str]) -> DictConfig:
     weights = pretrained(os.path.expanduser(str(composed.init_from)))
     composed = copy.deepcopy(composed)
     for key, value in weights.architecture.items():
-        current, is_typed = OmegaConf.select(composed, key), bool({key, "model"} & typed_keys)
-        fits = key == "model.block_size" and isinstance(current, int) and current <= value
-        if is_typed and current != value and not fits:
-            bound = "at most " if key == "model.block_size" else ""
+        current, typed = OmegaConf.select(composed, key), {key, "model"} & typed_keys
+        is_size = key == "model.block_size"
+        if typed and is_size and isinstance(current, int) and current <= value:
+            continue  # a shorter context than the weights have
+        if typed and current != value:
             raise ConfigError(
                 f"{key}: is {current}, but the weights of init_from={composed.init_from} are of a model with "
-                f"{bound}{value}; leave {key if key in typed_keys else 'model'}= out"
+                f"{'at most ' * is_size}{value}; leave {max(typed)}= out"
             )
-        if not (is_typed and fits):
-            OmegaConf.update(composed, key, value)
+        OmegaConf.update(composed, key, value)
     for key, value in weights.defaults.items():
         if key in typed_keys or OmegaConf.select(composed, key) is None:
             continue
         if isinstance(value, dict):  # a norm or the placement, of which single options may be typed
-            target, typed = value["_target_"], [each for each in typed_keys if each.startswith(f"{key}.")]
+            target, options = value["_target_"], [each for each in typed_keys if each.startswith(f"{key}.")]
             if not target.startswith(("model.", "torch.nn.")):
                 advice = f"if you trust it, give {key}=…"
                 raise ConfigError(f"init_from: {weights.name} names the class {target}; {advice}")
-            value = value | {each.removeprefix(f"{key}."): OmegaConf.select(composed, each) for each in typed}
+            value = value | {
+                each.removeprefix(f"{key}."): OmegaConf.select(composed, each) for each in options
+            }
         OmegaConf.update(composed, key, value, merge=False, force_add=True)
     return composed

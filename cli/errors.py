@@ -71,17 +71,17 @@ def error_line(error: Exception) -> str | None:
 def hydras_line(error: Exception) -> str:
     """Return the line of an error of Hydra's or OmegaConf's."""
     text, kind = " ".join(str(error).split()), type(error).__name__
-    missing: Any = error
-    if kind == "MissingConfigException" and missing.options:
-        group, _, choice = (missing.missing_cfg_file or "").rpartition("/")
-        return no_such_choice(group, choice, missing.options)
+    details: Any = error  # its attributes depend on its kind
+    if kind == "MissingConfigException" and details.options:
+        group, _, choice = (details.missing_cfg_file or "").rpartition("/")
+        return no_such_choice(group, choice, details.options)
     if kind == "OverrideParseException":
-        why = " ".join(str(missing.message).split()).split(" See https")[0].split(" expecting ")[0]
-        return f"{missing.override!r}: cannot be read ({why}); write key=value, with quotes around spaces"
+        why = " ".join(str(details.message).split()).split(" See https")[0].split(" expecting ")[0]
+        return f"{details.override!r}: cannot be read ({why}); write key=value, with quotes around spaces"
     if kind == "MissingMandatoryValue":
         files = ", a text file, or for data=prepared a folder with train.bin and val.bin"
-        hint = files if missing.full_key == "data.path" else ""
-        return f"{missing.full_key}: a value is needed; give {missing.full_key}=…{hint}"
+        hint = files if details.full_key == "data.path" else ""
+        return f"{details.full_key}: a value is needed; give {details.full_key}=…{hint}"
     if match := re.search(r"Could not override '([^']+)'", text):
         return unknown_key(match[1], known_keys())
     if "Ambiguous value" in text and (match := re.search(r"for argument '([^'=]+)", text)):
@@ -97,6 +97,7 @@ def hydras_line(error: Exception) -> str:
 
 
 def no_such_choice(group: str, choice: str, choices: list[str]) -> str:
+    """Return the line for an unknown choice of a group, with the most similar one."""
     similar = difflib.get_close_matches(choice, choices, n=1)
     meant = f"did you mean {similar[0]}? All: " if similar else "choose one of "
     return f"{group}: there is no {choice!r}; {meant}{', '.join(choices)}; one of your own needs --config-dir"

@@ -127,8 +127,7 @@ def train_char(train: str, val: str, vocab_size: int) -> CharTokenizer:
 
 
 def train_bpe(train: str, val: str, vocab_size: int) -> BytePairTokenizer:
-    """Return a tokenizer of the 256 bytes and the vocab_size - 256 most frequent merges, or fewer if the text
-    is too short."""
+    """Return a tokenizer of the 256 bytes and vocab_size - 256 merges, or fewer if the text is too short."""
     import rustbpe
 
     trainer = rustbpe.Tokenizer()

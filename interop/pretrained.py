@@ -8,7 +8,6 @@ needed."""
 
 import hashlib
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property
 from importlib.util import find_spec
@@ -121,20 +120,18 @@ class Pretrained:
 def pretrained(name: str) -> Pretrained:
     """Return the model that ``init_from`` names; its weights are read later. Raises ConfigError if it is
     missing or of another kind."""
-    folder = Path(name)
     if is_hubs(name):
-        return gpt2(name, fetched(name, "config.json"))
-    if not folder.is_dir():
-        advice = f"init_from: {name}: no such folder; name a folder or one of {', '.join(HUB)}"
-        raise ConfigError(pickle_advice(folder) if folder.suffix in PICKLES else advice)
+        return gpt2_in(fetched(name, "config.json"), name)
+    folder = Path(name)
     if not any(folder.glob("*.safetensors")):
-        pickle = next((file for file in sorted(folder.iterdir()) if file.suffix in PICKLES), None)
-        advice = (
-            f"init_from: {folder}: has no {WEIGHTS}; name a folder that has it (python -m scripts.export)"
-        )
-        raise ConfigError(pickle_advice(pickle) if pickle else advice)
+        files = sorted(folder.iterdir()) if folder.is_dir() else [folder]
+        for pickle in (file for file in files if file.suffix in PICKLES):
+            raise ConfigError(pickle_advice(pickle))
+        why = f"has no {WEIGHTS}" if folder.is_dir() else "no such folder"
+        advice = f"name a folder that has {WEIGHTS} (python -m scripts.export), or one of {', '.join(HUB)}"
+        raise ConfigError(f"init_from: {name}: {why}; {advice}")
     try:
-        return gpt2(name, folder) if (folder / "config.json").exists() else exported(name, folder)
+        return gpt2_in(folder, name) if (folder / "config.json").exists() else export_in(folder, name)
     except (SafetensorError, ValueError, LookupError, TypeError, AttributeError, OSError) as error:
         raise ConfigError(f"init_from: {folder}: cannot be read ({error}); name another folder") from None
 
@@ -149,7 +146,7 @@ def pickle_advice(file: Path) -> str:
     return f"{file}: a pickle, which is not opened here; docs/ecosystem.md says how to convert it"
 
 
-def gpt2(name: str, folder: Path) -> Pretrained:
+def gpt2_in(folder: Path, name: str) -> Pretrained:
     """Return the GPT-2 in a folder, from its config.json."""
     require_transformers(f"init_from: {name}")
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
@@ -179,7 +176,7 @@ def gpt2(name: str, folder: Path) -> Pretrained:
     )
 
 
-def exported(name: str, folder: Path) -> Pretrained:
+def export_in(folder: Path, name: str) -> Pretrained:
     """Return the model of ours in a folder, from the metadata of its weights."""
     with safe_open(folder / WEIGHTS, "np") as file:
         text = (file.metadata() or {}).get("normgpt")
@@ -209,21 +206,15 @@ def fetched(name: str, file: str) -> Path:
     """Download a file of the hub, unless the hub's cache on this machine (HF_HOME) has it. Return its folder.
     Raises ConfigError without a connection."""
     require_transformers(f"init_from: {name}")
-    from huggingface_hub import get_hf_file_metadata, hf_hub_download, hf_hub_url
-    from huggingface_hub.errors import LocalEntryNotFoundError
+    from huggingface_hub import get_hf_file_metadata, hf_hub_download, hf_hub_url, try_to_load_from_cache
 
-    place: Mapping[str, Any] = {
-        "repo_id": f"openai-community/{name}",
-        "filename": file,
-        "revision": HUB[name],
-    }
+    place = f"openai-community/{name}", file
     try:
-        try:
-            return Path(hf_hub_download(**place, local_files_only=True)).parent
-        except LocalEntryNotFoundError:
+        if not isinstance(try_to_load_from_cache(*place, revision=HUB[name]), str):
             print(f"init_from={name}: downloading {file} from the Hugging Face hub", flush=True)
-            get_hf_file_metadata(hf_hub_url(**place))  # fails at once; hf_hub_download would retry for 24 s
-            return Path(hf_hub_download(**place)).parent
+            # without a connection this fails at once; hf_hub_download would retry for 24 s
+            get_hf_file_metadata(hf_hub_url(*place, revision=HUB[name]))
+        return Path(hf_hub_download(*place, revision=HUB[name])).parent
     except Exception as error:  # network code can raise anything
         why = " ".join(str(error).split())[:200]
         raise ConfigError(

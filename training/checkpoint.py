@@ -141,8 +141,8 @@ def load(path: Path) -> Checkpoint:
 
 
 def newest(folder: Path, run: str) -> Checkpoint | None:
-    """Return the newest usable checkpoint of ``run``; None if the folder has no checkpoint. Newer ones that
-    are damaged are renamed, with one line. Raises CheckpointError if all are unusable."""
+    """Return the newest usable checkpoint of ``run``; None if the folder has no checkpoint. Rename newer ones
+    that are unusable, and print a line about each. Raises CheckpointError if none is usable."""
     unusable: dict[Path, str] = {}  # what is wrong with it, without the advice
     for step in reversed(saved_steps(folder)):
         path = path_of(folder, step)
@@ -209,9 +209,9 @@ def restore_model(model: "nn.Module", checkpoint: Checkpoint) -> None:
 def restore_optimizers(
     model: "nn.Module", optimizers: "Sequence[BaseOptimizer]", checkpoint: Checkpoint
 ) -> None:
-    """Restore the optimizers' state. Tensors are copied: one that was read from a file starts at an arbitrary
-    address, on which the order of a sum over it may depend. Raises CheckpointError if the state does not fit
-    the model: torch's fused optimizers write into it unchecked."""
+    """Restore the optimizers' state. Raises CheckpointError if it does not fit the model, which torch's fused
+    optimizers do not check. Tensors are copied, as the order of a sum may depend on the address of a tensor,
+    which is arbitrary after reading a file."""
     names: dict[Tensor, str] = {parameter: name for name, parameter in model.named_parameters()}
     for optimizer in optimizers:
         state: dict[int, dict[str, Tensor]] = defaultdict(dict)

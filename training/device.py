@@ -62,9 +62,10 @@ class Compute:
             torch.accelerator.synchronize(self.device)
 
     def evaluation_rows(self, block_size: int, vocab_size: int) -> int:
-        """Return how many rows to evaluate at once: on a CPU as many as fit its caches, elsewhere enough to
-        fill the device, but with fp32 logits below 32 MiB on a CPU and 512 MiB elsewhere; at least one.
-        malloc maps larger buffers anew each time: with GPT-2's vocabulary 64 MiB took 1.6 times as long."""
+        """Return how many rows to evaluate at once, at least one: on a CPU as many as fit its caches,
+        elsewhere enough to fill the device. Their fp32 logits take at most 32 MiB on a CPU, as malloc maps
+        larger buffers anew each time (with GPT-2's vocabulary, 64 MiB took 1.6 times as long), and 512 MiB
+        elsewhere."""
         tokens, logits = (4096, 2**23) if self.device.type == "cpu" else (65_536, 2**27)
         return max(1, min(tokens, logits // vocab_size) // block_size)
 

@@ -23,8 +23,7 @@ def load_run(folder: str | Path, which: str = "best", trust: str = "") -> "tuple
 
     Args:
         which: "best" (lowest val/loss) or "last".
-        trust: packages, separated by commas, whose classes the checkpoint may use, besides model/ and
-        torch's.
+        trust: packages, separated by commas, whose classes the checkpoint may use, too.
 
     Raises:
         UserError: there is no such run, or it has no usable checkpoint.
@@ -36,8 +35,8 @@ def load_run(folder: str | Path, which: str = "best", trust: str = "") -> "tuple
 
 
 def newest_run(runs_dir: str) -> Path:
-    """Return the folder of the run that wrote its status last, of those that have a checkpoint, if there are
-    any. Raises ConfigError if there is no run."""
+    """Return the folder of the run that wrote its status last; runs with a checkpoint come first. Raises
+    ConfigError if there is no run."""
     files = [*Path(runs_dir).glob("*/status.json")]
     files = [file for file in files if checkpoint.saved_steps(file.parent / "checkpoints")] or files
     if not files:

@@ -1,5 +1,5 @@
-"""The loss: mean cross-entropy of the next tokens, in nats per token; of a batch, and of validation text, in
-evaluation mode and on batch statistics, as in training.
+"""The loss: mean cross-entropy of the next tokens, in nats per token, of a batch or of validation text.
+Evaluator computes val/loss and the other validation losses.
 
 Several ranks share the batches of an evaluation: in every round, each rank takes one.
 """

@@ -68,7 +68,7 @@ class Certifier:
         self.eval_rows = len(next(batches.fixed_windows())[0])
 
     def start(self, resumed: bool) -> dict[str, Any]:
-        """Return the content of certificate.json until the run ends; a resumed run keeps its start."""
+        """Return the content of certificate.json until the run ends. A resumed run is not tested again."""
         earlier = self.ranks.broadcast(read_json(self.run.certificate) if resumed else {})
         self.at_start = earlier.get("start") or self.certificate_at("start")
         self.metrics = causality.leak_metrics(self.at_start)

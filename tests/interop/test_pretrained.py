@@ -155,7 +155,7 @@ WTE = "transformer.wte.weight"
         (lambda folder: (folder / "config.json").write_text("[]"), "cannot be read"),
         (lambda folder: (folder / "config.json").unlink(), "config.json is missing"),
         (lambda folder: (folder / "model.safetensors").write_bytes(b"123456789"), "cannot be loaded"),
-        (lambda folder: (folder / "model.safetensors").unlink(), "name a folder that has it"),
+        (lambda folder: (folder / "model.safetensors").unlink(), "name a folder that has model.safetensors"),
         (lambda folder: (folder / "model.safetensors").rename(folder / "a.bin"), "a.bin: a pickle, which is"),
     ],
 )
