@@ -74,8 +74,9 @@ def arguments_of_this_run() -> list[str]:
 def help_on_keys(words: list[str]) -> str:
     """Return each group of train.py, and the text of the files in conf/ that ``words`` choose: every key with
     its default and what it means."""
+    overrides = [override for override, *_ in values_of(words).values()]  # of several values, the first
     with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
-        settings = hydra.compose("config", overrides_of(words), return_hydra_config=True).hydra
+        settings = hydra.compose("config", overrides, return_hydra_config=True).hydra
     own_keys = (CONF / "config.yaml").read_text("utf-8").partition("\n\n")[2].partition("\nhydra:")[0]
     texts = {}
     for group, choice in reversed(settings.runtime.choices.items()):  # as conf/config.yaml lists them
@@ -87,21 +88,21 @@ def help_on_keys(words: list[str]) -> str:
     return "\n".join(f"{title}\n{textwrap.indent(text, '    ')}" for title, text in texts.items())
 
 
-def overrides_of(words: list[str]) -> list[str]:
-    """Return the overrides of a command line without Hydra's options, but with --config-dir as an override.
-    Raises ConfigError."""
+def values_of(words: list[str]) -> dict[str, list[str]]:
+    """Return the overrides of a command line by key, one for each value, with --config-dir as an override.
+    Raises ConfigError and Hydra's errors."""
     words = [word for word in arguments_for_hydra(words) if word not in FLAGS]
-    return [*words[2:], *search_path(words[1])] if words[:1] == ["--config-dir"] else words
+    overrides = [*words[2:], *search_path(words[1])] if words[:1] == ["--config-dir"] else words
+    with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
+        parser = OverridesParser.create(GlobalHydra.instance().config_loader())
+        return alternatives(parser.parse_overrides(overrides))
 
 
 def choices(words: list[str]) -> dict[str, RunConfig]:
     """Return a config for each combination of the values in a command line, keyed by the overrides that
     differ: ``norm=none,layernorm`` gives two; without alternatives there is one, keyed by "". Raises
     ConfigError and Hydra's errors."""
-    overrides = overrides_of(words)
-    with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
-        parser = OverridesParser.create(GlobalHydra.instance().config_loader())
-        values = alternatives(parser.parse_overrides(overrides))
+    values = values_of(words)
     jobs = [list(job) for job in itertools.product(*values.values())]
     names = [" ".join(override for override in job if len(values[key_of(override)]) > 1) for job in jobs]
     return dict(zip(names, compose_all(jobs), strict=True))

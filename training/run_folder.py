@@ -69,8 +69,8 @@ def has_ended(folder: Path) -> bool:
 
 
 def read_rows(file: Path, before: float = math.inf) -> list[dict[str, Any]]:
-    """Return the rows of metrics.jsonl whose step is below ``before``. Damaged lines are left out, and counted
-    in a printed line; not the last one, which a killed process may have cut."""
+    """Return the rows of metrics.jsonl whose step is below ``before``. Damaged lines are left out; a printed
+    line counts them, without the last line, which a killed process may have cut."""
     rows, damaged = [], []
     lines = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
     for line in lines:

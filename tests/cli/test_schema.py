@@ -186,7 +186,7 @@ def test_a_label_names_choices_as_on_the_command_line():
 def test_help_lists_every_key_that_the_words_choose(tmp_path):
     (tmp_path / "norm").mkdir()
     (tmp_path / "norm" / "mine.yaml").write_text("_target_: mine.Norm\nstrength: 1  # how much\n")
-    text = help_on_keys(["norm=mine", "--config-dir", str(tmp_path), "-h"])
+    text = help_on_keys(["-m", "norm=mine,none", "--config-dir", str(tmp_path), "-h"])
     assert "norm=mine, one of batchnorm" in text
     assert "strength: 1  # how much" in text
     names = {line.split(":")[0].strip() for line in text.splitlines()}
