@@ -1,10 +1,15 @@
 """The parameters of transformers' ``GPT2LMHeadModel`` by the names of our model."""
 
+import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
 from torch import Tensor
-from transformers import GPT2LMHeadModel, logging
+from transformers import GPT2Config, GPT2LMHeadModel, logging
 
 from data.errors import ConfigError
 
@@ -27,33 +32,41 @@ NAMES = {
 }
 
 
-def parameters_by_our_names(model: GPT2LMHeadModel) -> dict[str, Tensor]:
-    """Return views of a GPT-2's parameters in the shapes of our model; transformers stores the matrix of a
-    linear map as (in, out). A tied head appears once, as the embedding."""
-    parameters = {}
-    for name, parameter in model.named_parameters():
+def by_our_names(parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return views of a GPT-2's parameters by the names and in the shapes of our model. transformers stores
+    the matrix of a linear map as (in, out)."""
+    ours = {}
+    for name, parameter in parameters.items():
         is_linear = ".c_" in name and parameter.ndim == 2
-        for theirs, ours in NAMES.items():
-            name = name.replace(theirs, ours)
-        parameters[name] = parameter.detach().T if is_linear else parameter.detach()
-    return parameters
+        for theirs, our in NAMES.items():
+            name = name.replace(theirs, our)
+        ours[name] = parameter.detach().T if is_linear else parameter.detach()
+    return ours
 
 
-def load(folder: Path) -> dict[str, Tensor]:
-    """Return the parameters, fp32, of the GPT-2 in a folder. Raises ConfigError if a file is damaged or the
-    tensors are not those of config.json."""
-    load_model: Any = GPT2LMHeadModel.from_pretrained  # its hints do not know output_loading_info
-    options = {"local_files_only": True, "use_safetensors": True, "ignore_mismatched_sizes": True}
+def load(files: Sequence[Path], vocab_size: int, architecture: Mapping[str, Any]) -> dict[str, Tensor]:
+    """Return the parameters, fp32, of a GPT-2 from its safetensors files, by the names of our model. Only these
+    files are read: an index beside them could name others. Raises ConfigError if a file is damaged, or if
+    the tensors are not those of a GPT-2 of this ``architecture``."""
+    where = f"init_from: {files[0].parent}"
     try:
-        model, report = load_model(folder, dtype="float32", output_loading_info=True, **options)
-    except Exception as error:  # transformers may raise anything at a damaged file
-        why = " ".join(str(error).split())[:200]
-        raise ConfigError(f"init_from: {folder}: cannot be loaded ({why}); name another folder") from None
-    wrong = {*report["missing_keys"], *report["unexpected_keys"]} | {n for n, *_ in report["mismatched_keys"]}
-    if model.config.tie_word_embeddings and model.lm_head.weight is not model.transformer.wte.weight:
-        wrong.add("lm_head.weight")  # both are in the file, and differ
-    if wrong:
-        raise ConfigError(
-            f"init_from: {folder}: config.json and weights disagree on {min(wrong)}; name another"
-        )
-    return parameters_by_our_names(model)
+        tensors = {name: tensor.float() for file in files for name, tensor in load_file(file).items()}
+    except SafetensorError as error:
+        raise ConfigError(f"{where}: cannot be loaded ({error}); name another folder") from None
+    tensors = {  # without the constant masks of attention, which old files have
+        name if name.startswith(("transformer.", "lm_head.")) else f"transformer.{name}": tensor
+        for name, tensor in tensors.items()
+        if not re.search(r"\.attn\.(masked_)?bias$", name)
+    }
+    sizes = {"n_positions": architecture["model.block_size"], "vocab_size": vocab_size}
+    sizes |= {key: architecture[f"model.{key}"] for key in ("n_layer", "n_head", "n_embd")}
+    tie = architecture["model.tie"]
+    with torch.device("meta"):
+        expected = dict(GPT2LMHeadModel(GPT2Config(**sizes, tie_word_embeddings=tie)).named_parameters())
+    head, tokens = (tensors.get(name) for name in ("lm_head.weight", "transformer.wte.weight"))
+    if tie and head is not None and tokens is not None and torch.equal(head, tokens):
+        del tensors["lm_head.weight"]  # the same matrix twice
+    shapes, wanted = ({n: t.shape for n, t in each.items()} for each in (tensors, expected))
+    if wrong := [name for name in sorted(shapes | wanted) if shapes.get(name) != wanted.get(name)]:
+        raise ConfigError(f"{where}: config.json and weights disagree on {wrong[0]}; name another folder")
+    return by_our_names(tensors)

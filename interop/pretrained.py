@@ -67,7 +67,8 @@ class Pretrained:
         """The files of the weights, downloaded if necessary."""
         if is_hubs(self.name):
             fetched(self.name, WEIGHTS)
-        return sorted(self.folder.glob("*.safetensors"))
+        parts = sorted(self.folder.glob("model-*-of-*.safetensors"))
+        return [self.folder / WEIGHTS] if (self.folder / WEIGHTS).exists() or not parts else parts
 
     @cached_property
     def digest(self) -> str:
@@ -100,7 +101,7 @@ class Pretrained:
         else:
             from interop import gpt2
 
-            tensors = gpt2.load(self.files[0].parent)
+            tensors = gpt2.load(self.files, self.vocab_size, self.architecture)
         rows = {"embed.tokens.weight": vocab_size, "head.weight": vocab_size}
         rows["embed.positions.weight"] = block_size
         return tensors | {name: tensors[name][:count] for name, count in rows.items() if name in tensors}

@@ -60,7 +60,7 @@ def write_for_transformers(meta: Meta, tensors: "dict[str, Tensor]", folder: Pat
     """Write config.json, model.safetensors and the tokenizer of a GPT-2."""
     from transformers import GPT2Config, GPT2LMHeadModel
 
-    from interop.gpt2 import parameters_by_our_names
+    from interop.gpt2 import by_our_names
     from interop.tokenizer import to_hf
 
     tokenizer, model = to_hf(meta.tokenizer), meta.config.model
@@ -83,7 +83,7 @@ def write_for_transformers(meta: Meta, tensors: "dict[str, Tensor]", folder: Pat
             eos_token_id=end_of_text,
         )
     )
-    for name, parameter in parameters_by_our_names(gpt2).items():
+    for name, parameter in by_our_names(dict(gpt2.named_parameters())).items():
         if name in tensors:  # transformers initializes a missing bias with 0 and a missing gain with 1
             parameter.copy_(tensors[name])
     gpt2.save_pretrained(folder)

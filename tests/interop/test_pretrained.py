@@ -165,6 +165,17 @@ def test_a_folder_that_is_no_gpt2_is_refused(tmp_path, change, words):
         pretrained(str(folder)).tensors(64, 61)
 
 
+def test_an_index_beside_the_weights_is_not_read(tmp_path):
+    """transformers would open the pickle, or the file elsewhere, that it names."""
+    gpt2_models.saved(tmp_path).save_pretrained(tmp_path, max_shard_size="20kB")
+    (tmp_path / "model.safetensors").unlink()
+    index = tmp_path / "model.safetensors.index.json"
+    before = ours(tmp_path)[0].state_dict()
+    index.write_text(re.sub(r"model-\d+-of-\d+.safetensors", "../weights.bin", index.read_text()))
+    pretrained.cache_clear()
+    assert all(torch.equal(before[name], tensor) for name, tensor in ours(tmp_path)[0].state_dict().items())
+
+
 def test_without_transformers_the_error_says_what_to_install(tmp_path, monkeypatch):
     gpt2_models.saved(tmp_path)
     monkeypatch.setitem(sys.modules, "transformers", None)
