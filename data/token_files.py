@@ -36,7 +36,6 @@ class Meta(BaseModel):
     dtype: Literal["uint16", "uint32"] = "uint16"  # as in nanoGPT
     train: list[TokenFile] = []
     val: list[TokenFile] = []
-    made_from: dict[str, Any] = {}  # what scripts/prepare_corpus.py was given
 
     def fingerprint(self) -> str:
         """Return a hash of the tokens and the tokenizer."""
@@ -74,7 +73,6 @@ def write_tokens(
     folder: Path,
     tokenizer: tokenizers.Tokenizer,
     parts: Iterable[tuple[str, NDArray[np.integer]]],
-    made_from: dict[str, Any] | None = None,
 ) -> Meta:
     """Write the token files and meta.json into a folder. ``parts``: which split the next token ids, 1-D, are
     appended to."""
@@ -90,7 +88,7 @@ def write_tokens(
         split: [TokenFile(name=f"{split}.bin", tokens=counts[split], sha256=digests[split].hexdigest())]
         for split in SPLITS
     }
-    meta = Meta(tokenizer=tokenizer.spec, dtype=dtype, made_from=made_from or {}, **entries)
+    meta = Meta(tokenizer=tokenizer.spec, dtype=dtype, **entries)
     (folder / "meta.json").write_text(meta.model_dump_json(indent=1), encoding="utf-8")
     return meta
 
