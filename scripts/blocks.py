@@ -1,14 +1,18 @@
-"""Show what a trained model's blocks and norms do: a table by depth, and a figure of the norms' maps.
+"""Show what the blocks and norms of a trained model do: a table by depth, and a figure of the norms' maps.
 
     python -m scripts.blocks runs/NAME                  the newest checkpoint of a run
     python -m scripts.blocks FILE.safetensors --out maps.png
-    python -m scripts.blocks runs/NAME --data my.txt    if the text of the run, data.path, is elsewhere now
+    python -m scripts.blocks runs/NAME --data my.txt    if the run's text is no longer at data.path
     python -m scripts.blocks gpt2 --data my.txt         GPT-2, or a folder in its layout
 
-The table has, for each block, on some 4,000 tokens of the run's validation split, in fp32: the loss without
-the block minus the loss with all blocks; how far the block turns the stream (the angular distance, from 0 to
-1); and the variance of the stream after the block. The line below the table tells whether the model is
-causal. The figure shows the outputs of each norm, before gain and bias, against its inputs."""
+The table has a row for each block, computed in fp32 on some 4,000 tokens of the run's validation split:
+
+    cost of removal    by how much the loss rises if the block is left out
+    angular distance   how far the block turns the stream, from 0 to 1
+    variance           of the stream after the block
+
+The line below the table says whether the model is causal. The figure plots each norm's output, before gain
+and bias, against its input."""
 
 import sys
 from pathlib import Path
@@ -16,9 +20,6 @@ from typing import Any
 
 import altair as alt
 import torch
-from rich import box
-from rich.console import Console
-from rich.table import Column, Table
 from torch import Tensor
 
 from cli import programs
@@ -29,35 +30,31 @@ from data.prepared import Prepared, prepare
 from interop.pretrained import HUB
 from model import GPT
 from probe import block_effects, causality, norm_maps
-from study.figures import FORMATS, save
+from scripts.show import Columns, check_format, print_table
+from study.figures import save
+from training import load_run
 from training.batches import fixed_windows
 from training.checkpoint import Checkpoint
-from training.load_run import load as load_chosen
-from training.load_run import load_model
 from training.loss import Net, cross_entropy
 
-CACHE = "data/cache"  # folder of prepared tokens; a checkpoint of others does not choose it
-TOKENS = 4096  # number of tokens taken from the validation split
-POINTS = 400  # number of points in a panel of the figure
-COST, DISTANCE, VARIANCE = "loss without it − with it", "angular distance", "variance after it"
-FORMATS_OF = {COST: "+.4f", DISTANCE: ".4f"}  # the other columns have three digits
-Columns = dict[str, dict[str, float]]  # title -> site -> number; a site is embed, a block as 00, or final
+CACHE = "data/cache"  # where prepared tokens are kept: a stranger's checkpoint must not choose the folder
+TOKENS = 4096  # of the validation split
+POINTS = 400  # in a panel of the figure
 Maps = dict[str, tuple[Tensor, Tensor]]  # site of a norm -> its inputs, its outputs
 
 
 def load(name: str) -> Checkpoint:
-    """Load a checkpoint, a run's newest checkpoint, or pretrained weights. Raises what
-    training.load_run.load raises."""
+    """Load a checkpoint, the newest checkpoint of a run, or pretrained weights. Raises UserError."""
     path = Path(name)
     kind = "checkpoint" if path.is_file() else "run"
     kind = "init_from" if name in HUB or any(path.glob("*.safetensors")) else kind
     source: dict[str, Any] = dict.fromkeys(("run", "checkpoint", "init_from")) | {kind: name}
-    return load_chosen(ModelSource(**source, which="last", runs_dir="."))
+    return load_run.load(ModelSource(**source, which="last", runs_dir="."))
 
 
-def text_of(loaded: Checkpoint, path: str | None) -> Prepared:
-    """Return the tokens of the text on which a checkpoint was trained, which is at ``path`` now if that is
-    given; those of any text for pretrained weights. Raises ConfigError and DataError."""
+def tokens_of(loaded: Checkpoint, path: str | None) -> Prepared:
+    """Return the tokens of the text that a checkpoint was trained on; ``path``: where the text is now, if it
+    has moved. Pretrained weights may have any text. Raises ConfigError and DataError."""
     meta = loaded.meta
     values = meta.config.data.model_dump() | {"cache": CACHE} | ({"path": path} if path else {})
     if not meta.fingerprint:  # pretrained
@@ -82,36 +79,24 @@ def measure(model: GPT, idx: Tensor, targets: Tensor) -> tuple[float, Columns, M
     blocks = [f"{i:02d}" for i in range(len(model.blocks))]
     streams = block_effects.stream(model, idx)
     columns = {
-        COST: dict(zip(blocks, block_effects.skip_costs(model, loss_of), strict=True)),
-        DISTANCE: dict(zip(blocks, block_effects.angular_distances(streams), strict=True)),
-        VARIANCE: {site: float(x.var()) for site, x in zip(["embed", *blocks], streams, strict=True)},
+        "cost of removal": dict(zip(blocks, block_effects.skip_costs(model, loss_of), strict=True)),
+        "angular distance": dict(zip(blocks, block_effects.angular_distances(streams), strict=True)),
+        "variance": {site: float(x.var()) for site, x in zip(["embed", *blocks], streams, strict=True)},
     }
     return loss_of(model), columns, norm_maps.maps(model, idx)
-
-
-def print_table(columns: Columns) -> None:
-    """Print a row for the embedding, for each block, and for the final norm."""
-    order = {"embed": 0, "final": 2}  # before and after the blocks 00, 01, …, 100
-    sites = {site for column in columns.values() for site in column}
-    table = Table("", *(Column(title, justify="right") for title in columns), box=box.SIMPLE_HEAD)
-    for site in sorted(sites, key=lambda site: (order.get(site, 1), len(site), site)):
-        numbers = {title: column[site] for title, column in columns.items() if site in column}
-        cells = {title: format(number, FORMATS_OF.get(title, ".3g")) for title, number in numbers.items()}
-        table.add_row(site, *(cells.get(title, "") for title in columns))
-    Console(highlight=False).print(table, crop=False)
 
 
 def maps_figure(maps: Maps) -> alt.FacetChart:
     """Return a figure with a panel per norm: POINTS of its outputs against their inputs."""
     rows = []
-    for site, (x, y) in maps.items():
-        places = torch.randperm(x.numel(), generator=torch.Generator().manual_seed(0))[:POINTS]
-        pairs = zip(x.flatten()[places].tolist(), y.flatten()[places].tolist(), strict=True)
-        rows += [{"norm": site, "in": x_value, "out": y_value} for x_value, y_value in pairs]
-    points = alt.Chart(alt.InlineData(values=rows), width=130, height=110).encode(x="in:Q", y="out:Q")
-    points = points.mark_point(filled=True, size=5, opacity=0.5)
+    for site, pair in maps.items():
+        places = torch.randperm(pair[0].numel(), generator=torch.Generator().manual_seed(0))[:POINTS]
+        points = zip(*(values.flatten()[places].tolist() for values in pair), strict=True)
+        rows += [{"norm": site, "in": x, "out": y} for x, y in points]
+    chart = alt.Chart(alt.InlineData(values=rows), width=130, height=110).encode(x="in:Q", y="out:Q")
+    chart = chart.mark_point(filled=True, size=5, opacity=0.5)
     facet = alt.Facet("norm:N", title=None, sort=[*maps])
-    return points.facet(facet, columns=4).resolve_scale(x="independent")
+    return chart.facet(facet, columns=4).resolve_scale(x="independent")
 
 
 def main() -> None:
@@ -124,19 +109,18 @@ def main() -> None:
     )
     args = parser.parse_args()
     with one_line_errors():
-        if args.out.suffix not in FORMATS:
-            raise ConfigError(f"--out: {args.out} is of an unknown format; use .svg, .png or .pdf")
+        check_format(args.out)
         loaded = load(args.run)
-        data, config = text_of(loaded, args.data), loaded.meta.config
-        model = load_model(loaded, data.tokenizer.vocab_size, args.trust).eval()
+        data, config = tokens_of(loaded, args.data), loaded.meta.config
+        model = load_run.load_model(loaded, data.tokenizer.vocab_size, args.trust).eval()
         rows = max(1, TOKENS // config.model.block_size)
         [batch] = fixed_windows(data.val, config.model.block_size, rows, rows)
         idx, targets = map(torch.from_numpy, batch)
-        print(f"leaving out each of {config.model.n_layer} blocks", file=sys.stderr, flush=True)
+        print(f"measuring {config.model.n_layer} blocks", file=sys.stderr, flush=True)
         loss, columns, maps = measure(model, idx, targets)
-        windows = f"{len(idx)} windows of {config.model.block_size} tokens"
-        print(f"{config.label()}, step {loaded.meta.step:,}: loss {loss:.4f} on {windows}")
-        print_table(columns)
+        print(f"{config.label()}, step {loaded.meta.step:,}: ", end="")
+        print(f"loss {loss:.4f} on {len(idx)} windows of {config.model.block_size} tokens")
+        print_table(columns, ".4g")
         print("testing whether the model is causal", file=sys.stderr, flush=True)
         certificate = causality.certificate(model, data.tokenizer.vocab_size, initial=False)
         print(causality.describe(certificate, config.label()))

@@ -3,10 +3,15 @@
     python -m scripts.initial_statistics norm=layernorm placement=post
     python -m scripts.initial_statistics norm=layernorm,batchnorm placement=pre,post model.n_layer=12
 
-The arguments are those of train.py. The program measures the initial weights on that run's first micro-batch,
-in fp32. The table has, for each block: the variance of the stream after the block, ‖attention‖ / ‖stream‖,
-‖MLP‖ / ‖stream‖, and the norm of the gradient of the block's matrices. The line below the table tells whether
-the model is causal."""
+The arguments are those of train.py. The program measures the initial weights on the run's first micro-batch,
+in fp32. The table has a row for each block:
+
+    variance            of the stream after the block
+    attention / stream  ‖output of the attention‖ / ‖stream‖
+    MLP / stream        ‖output of the MLP‖ / ‖stream‖
+    gradient            the norm of the gradient of the block's matrices
+
+The line below the table says whether the model is causal."""
 
 import torch
 
@@ -18,7 +23,7 @@ from model.seeds import seed_for
 from probe import causality, metric_names
 from probe.activations import Activations
 from probe.statistics import Weights, on_host
-from scripts.blocks import Columns, print_table
+from scripts.show import Columns, print_table
 from training.batches import training_batch
 from training.build import build_and_try
 from training.device import choose
@@ -45,19 +50,19 @@ def measure(config: RunConfig) -> tuple[Columns, str]:
         loss_of(model).backward()
     numbers = on_host(values | Weights(model, wanted).before())
 
-    def column(metric: str, places: dict[str, str]) -> dict[str, float]:
-        """Return the numbers of a metric by site; a placement of one's own may lack some."""
-        return {
-            site: numbers[key] for site, place in places.items() if (key := f"{metric}/{place}") in numbers
-        }
+    def column(metric: str, place: str, *others: str) -> dict[str, float]:
+        """Return the numbers of a metric at ``place`` in each block, and at other sites. A placement of the
+        user's own may lack some."""
+        places = {f"{i:02d}": f"{i:02d}{place}" for i in range(config.model.n_layer)}
+        keys = {site: f"{metric}/{each}" for site, each in (places | {o: o for o in others}).items()}
+        return {site: numbers[key] for site, key in keys.items() if key in numbers}
 
-    blocks = [f"{i:02d}" for i in range(config.model.n_layer)]
-    stds = column("act.std", {"embed": "embed", **{i: f"{i}.mlp" for i in blocks}, "final": "final"})
+    variances = {site: std**2 for site, std in column("act.std", ".mlp", "embed", "final").items()}
     columns = {
-        "variance of the stream": {site: std**2 for site, std in stds.items()},
-        "attention / stream": column("act.ratio", {i: f"{i}.attn.branch" for i in blocks}),
-        "MLP / stream": column("act.ratio", {i: f"{i}.mlp.branch" for i in blocks}),
-        "norm of the gradient": column("grad.norm", {i: i for i in ("embed", *blocks)}),
+        "variance": variances,
+        "attention / stream": column("act.ratio", ".attn.branch"),
+        "MLP / stream": column("act.ratio", ".mlp.branch"),
+        "gradient": column("grad.norm", "", "embed"),
     }
     return columns, causality.describe(certificate, config.label())
 

@@ -1,11 +1,10 @@
-"""Draw the statistics that runs logged: a column for each run, a row for each statistic, a line for each
-block.
+"""Draw the statistics that runs logged: a column for each run, a row for each statistic, a line a block.
 
     python -m scripts.layers runs/A runs/B --out layers.svg
     python -m scripts.layers runs/A --metrics 'norm.gain/*.pre' 'act.kurtosis/*.mlp'
 
-The x axis is the step, logarithmic because steps are dense at the start; each row has one y axis. Runs may
-still be running. --out chooses SVG, PNG or PDF by its extension.
+The x axis is the step. It is logarithmic, because more of the first steps are logged. The panels of a row
+share their y axis. A run may still be running.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,29 +18,23 @@ import altair as alt
 from cli import programs
 from cli.errors import one_line_errors
 from data.errors import ConfigError
-from study.figures import FORMATS, save
+from scripts.show import check_format
+from study.figures import save
 from training.run_folder import read_rows
 
-METRICS = [
-    "act.rms/*.mlp",
-    "act.ratio/*.mlp.branch",
-    "grad.rms/*.mlp",
-    "attn.entropy/*",
-    "update.ratio/[0-9]*",
-]
-# an axis of type symlog gives a format one unit for all numbers: 0k, 0k, 0.1k
-STEPS = alt.Axis(
-    values=[0, *(10**i for i in range(9))], labelExpr="format(datum.value, '~s')", gridOpacity=0.4
-)
+METRICS = "act.rms/*.mlp act.ratio/*.mlp.branch grad.rms/*.mlp attn.entropy/* update.ratio/[0-9]*".split()
+POWERS = [0, *(10**i for i in range(9))]
+# labelExpr, because ``format`` would give all numbers of this axis one unit: 0k, 0k, 0.1k
+STEPS = alt.Axis(values=POWERS, labelExpr="format(datum.value, '~s')", gridOpacity=0.4)
 Runs = Mapping[str, Sequence[Mapping[str, Any]]]  # title -> rows of metrics.jsonl
 
 
 def figure(runs: Runs, patterns: Sequence[str]) -> alt.VConcatChart:
-    """Return a figure with a row of panels for each pattern, and in it a panel for each run. Raises
+    """Return a figure with a row for each pattern of metrics, and in it a panel for each run. Raises
     ConfigError if no run has a number that a pattern names."""
-    # a reader's font may be wider than the one by which the figure is laid out
     rows = [panels(runs, pattern) for pattern in patterns]
-    return alt.vconcat(*rows, padding={"left": 24, "right": 24, "top": 5, "bottom": 5})
+    padding = {"left": 24, "right": 24, "top": 5, "bottom": 5}  # a reader's font may be wider than ours
+    return alt.vconcat(*rows, padding=padding)
 
 
 def panels(runs: Runs, pattern: str) -> alt.FacetChart:
@@ -56,10 +49,8 @@ def panels(runs: Runs, pattern: str) -> alt.FacetChart:
     ]
     if not points:
         raise ConfigError(f"--metrics: no run has {pattern!r}; stats=all logs every statistic")
-    values, blocks = (
-        [point["value"] for point in points],
-        sorted({point["block"] for point in points} - {None}),
-    )
+    values = [point["value"] for point in points]
+    blocks = sorted({point["block"] for point in points} - {None})
     is_log = min(values) > 0 and max(values) > 10 * min(values)
     points += [{"run": title, "step": 0} for title in runs]  # a run without the metric has an empty panel
     y = alt.Y(
@@ -85,12 +76,13 @@ def block(metric: str) -> int | None:
 def main() -> None:
     parser = programs.parser(__doc__, "scripts.layers")
     parser.add_argument("runs", nargs="+", type=Path, help="run folders")
-    parser.add_argument("--out", type=Path, default="layers.svg", help="default: layers.svg")
+    parser.add_argument(
+        "--out", type=Path, default="layers.svg", help=".svg, .png or .pdf; default: layers.svg"
+    )
     parser.add_argument("--metrics", nargs="+", default=METRICS, help="patterns, e.g. 'act.rms/*.mlp'")
     args = parser.parse_args()
     with one_line_errors():
-        if args.out.suffix not in FORMATS:
-            raise ConfigError(f"--out: {args.out} is of an unknown format; use .svg, .png or .pdf")
+        check_format(args.out)
         runs = {run.resolve().name: read_rows(run / "metrics.jsonl") for run in args.runs}
         save(figure(runs, args.metrics), args.out)
         print(args.out)

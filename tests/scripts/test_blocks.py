@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from data.tokenizers import CharTokenizer
-from scripts import blocks
+from scripts.show import print_table
 from tests.conftest import LETTERS
 from tests.helpers import gpt2_models
 from tests.helpers.contract import check_refused
@@ -18,7 +18,7 @@ PROGRAM = "scripts/blocks.py"
 
 def test_the_table_has_the_blocks_in_their_order_beyond_a_hundred(capsys):
     sites = ["embed", *(f"{i:02d}" for i in range(103)), "final"]
-    blocks.print_table({"x": dict.fromkeys(reversed(sites), 1.0), "y": {"99": -0.000412}})
+    print_table({"x": dict.fromkeys(reversed(sites), 1.0), "y": {"99": -0.000412}})
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert [line[0] for line in lines if line[1:2] == ["1"]] == sites
     assert ["99", "1", "-0.000412"] in lines
@@ -34,7 +34,7 @@ def test_a_run_is_a_line_a_block_and_a_map_a_norm_and_so_is_its_checkpoint(tiny,
         printed.append(succeed(PROGRAM, str(source), "--out", out).stdout.partition("norm=dyt")[2])
     assert printed[0].removesuffix("maps.svg\n") == printed[1].removesuffix("maps.png\n")
     assert re.match(r" placement=peri, step 6: loss \d\.\d{4} on \d+ windows of 8 tokens\n", printed[0])
-    assert re.search(r"^ +00 +[+-]0\.\d{4} +0\.\d{4} +\d", printed[0], re.M)
+    assert re.search(r"^ +00 +-?[\d.e-]+ +0\.\d+ +\d", printed[0], re.M)
     assert "causality: in norm=dyt placement=peri no logit depends" in printed[0]
     drawn = (tmp_path / "maps.svg").read_text()
     assert all(f">{site}<" in drawn for site in ("00.attn.pre", "01.mlp.out", "final"))
