@@ -1,4 +1,4 @@
-"""Measure the speed of this project, most of it beside nanoGPT; write a JSON file to bench/results.
+"""Measure the speed of this project, for the most part beside nanoGPT, and write it to bench/results.
 
     python -m bench train     tokens per second of a training step
     python -m bench sample    tokens per second of sampling
@@ -9,7 +9,7 @@
 
 --peer names a checkout of https://github.com/karpathy/nanoGPT in which data/shakespeare_char/prepare.py has
 run. The programs run in turn, A B A B, so that other load on the machine slows all of them. If a benchmark is
-interrupted, its complete rounds are kept.
+interrupted, the complete rounds are kept.
 """
 
 import argparse
@@ -30,7 +30,7 @@ from bench.page import RESULTS, section
 from bench.programs import SIZES, BenchError, Programs
 from cli import programs
 from data.files import write_atomically
-from training.environment import git_state, processor
+from training.environment import ROOT, processor
 
 MEASUREMENTS = {
     "train": (train, "A training step / nanoGPT's."),
@@ -65,15 +65,18 @@ def facts(options: argparse.Namespace) -> dict[str, Any]:
     """Return what was measured, and on which machine, of which versions, on which day."""
     what = " ".join([MEASUREMENTS[options.name][1], *["Compiled."] * options.compile, *options.overrides])
     machine = torch.cuda.get_device_name() if options.device == "cuda" else processor()
-    git = git_state() or {"commit": "unknown", "clean": True}
-    commit = git["commit"][:9] + ("" if git["clean"] else " with changes")
-    versions = f"torch {torch.__version__}, commit {commit}"
-    if options.name != "norms":
-        head = ["git", "-C", str(options.peer), "rev-parse", "--short=9", "HEAD"]
-        peer = subprocess.run(head, capture_output=True, text=True, check=False).stdout.strip()
-        versions += f", nanoGPT {peer or 'unknown'}"
     machine += f", {torch.get_num_threads()} threads"
+    versions = f"torch {torch.__version__}, commit {commit(ROOT)}"
+    if options.name != "norms":
+        versions += f", nanoGPT {commit(options.peer)}"
     return {"what": what, "machine": machine, "versions": versions, "date": f"{datetime.now(UTC):%Y-%m-%d}"}
+
+
+def commit(checkout: Path) -> str:
+    """Return the commit of a checkout, and whether files have changed since."""
+    describe = "describe --always --abbrev=9 --exclude=*".split()
+    words = ["git", "-C", str(checkout), *describe, "--dirty= with changes"]
+    return subprocess.run(words, capture_output=True, text=True, check=False).stdout.strip() or "unknown"
 
 
 def main() -> None:
@@ -84,7 +87,7 @@ def main() -> None:
     measure, _ = MEASUREMENTS[options.name]
     with tempfile.TemporaryDirectory(prefix="bench-") as work:
         beside = Programs(options.peer, Path(work), options.device, options.compile, options.overrides)
-        if measure is not norms:  # prepares the data and compiles our modules to bytecode, untimed
+        if measure is not norms:  # untimed: prepares the data and compiles our modules to bytecode
             beside.train("model.n_layer=1", "train.steps=1", "train.eval_windows=1", "compile=false")
         for number in range(options.rounds):
             print(f"{options.name}: round {number + 1} of {options.rounds}", file=sys.stderr, flush=True)
@@ -92,7 +95,7 @@ def main() -> None:
                 for name, value in values.items():
                     result["rows"].setdefault(title, {}).setdefault(name, []).append(value)
             write_atomically(out, json.dumps(result, indent=1) + "\n")
-    print("\n".join([*section(out.stem, result), str(out)]))
+    print(section(out.stem, result), out, sep="\n")
 
 
 if __name__ == "__main__":

@@ -5,9 +5,9 @@ import argparse
 from collections.abc import Iterator, Sequence
 from statistics import median
 
-from bench.programs import SIZES, BenchError, Programs, nanogpt_steps, read_rows
+from bench.programs import SIZES, BenchError, Programs, nanogpt_steps
 from training import device
-from training.run_folder import read_json
+from training.run_folder import read_json, read_rows
 
 Row = tuple[str, dict[str, float]]
 
@@ -18,13 +18,11 @@ SWEEP = ("-m", "norm=layernorm,torch_layernorm,batchnorm,none", "placement=pre,p
 CPU_RECIPE = [*SIZES["4x128"].nanogpt(), "--eval_iters=20", "--log_interval=1"]  # in nanoGPT's README
 
 
-def rate_row(title: str, ours: float, peer: float) -> Row:
-    """Return a row of two rates, such as tokens per second."""
+def rates(title: str, ours: float, peer: float) -> Row:
     return title, {"ratio": ours / peer, "ours": ours, "nanoGPT": peer}
 
 
-def time_row(title: str, ours: float, peer: float) -> Row:
-    """Return a row of two times in seconds."""
+def times(title: str, ours: float, peer: float) -> Row:
     return title, {"ratio": peer / ours, "ours": ours, "nanoGPT": peer}
 
 
@@ -47,15 +45,16 @@ def train(programs: Programs, options: argparse.Namespace, _number: int) -> Iter
         quiet += [f"train.log_every={10 if steps >= 100 else 1}"]
         for precision in dict.fromkeys([device.choose(options.device, "auto").precision, "fp32"]):
             _, [run] = programs.train(*recipe, *quiet, f"precision={precision}")
-            rates = [row["train/tokens_per_s"] for row in read_rows(run) if "train/tokens_per_s" in row]
-            yield rate_row(f"{name}, {precision}", steady(rates), peer)
+            rows = read_rows(run / "metrics.jsonl")
+            ours = steady([row["train/tokens_per_s"] for row in rows if "train/tokens_per_s" in row])
+            yield rates(f"{name}, {precision}", ours, peer)
 
 
 def sample(programs: Programs, options: argparse.Namespace, _number: int) -> Iterator[Row]:
     """Tokens per second of one text at a time, from one token, at temperature 1, with all tokens allowed.
 
-    When a text is longer than the context, nanoGPT sees the last tokens that fill the context, our model
-    between half and all of these. ``and start``: from the start of the program to the end of the text.
+    When a text is longer than the context, nanoGPT reads a full context for each token, our model between
+    half of it and all. The rows ``and start`` are seconds from the program's start to the end of a text.
     """
     for name in options.size or ("4x128", "6x384"):
         quick = ["--max_iters=1", "--batch_size=1", "--eval_interval=1", "--eval_iters=1"]
@@ -64,22 +63,23 @@ def sample(programs: Programs, options: argparse.Namespace, _number: int) -> Ite
         quick = ["train.steps=1", "train.batch_size=1", "train.eval_windows=1", "data.val_fraction=0.01"]
         _, [run] = programs.train(*SIZES[name].ours(), *quick, "precision=fp32")
         for n in LENGTHS:
-            flags = [f"--max_new_tokens={n}", f"--num_samples={max(3, 640 // n)}"]
-            ended = programs.nanogpt_sample(out, *flags, "--temperature=1.0", "--top_k=65")
+            texts = max(3, 640 // n)
+            flags = [f"--max_new_tokens={n}", f"--num_samples={texts}", "--temperature=1.0", "--top_k=65"]
+            ended = programs.nanogpt_sample(out, *flags)
             first, *_, last = (seconds for seconds, line in ended.lines if line == "---------------")
-            peer = n * (max(3, 640 // n) - 1) / (last - first)
+            peer = n * (texts - 1) / (last - first)
             ended = programs.sample(f"run={run}", "which=last", f"max_new_tokens={n}", "temperature=1.0")
             [rate] = ended.numbers(r"tokens, ([\d,]+) tokens/s$")
-            yield rate_row(f"{name}, {n} tokens", rate, peer)
-            yield time_row(f"{name}, {n} tokens and start", ended.lines[-1][0], first)
+            yield rates(f"{name}, {n} tokens", rate, peer)
+            yield times(f"{name}, {n} tokens and start", ended.lines[-1][0], first)
 
 
 def quality(programs: Programs, options: argparse.Namespace, number: int) -> Iterator[Row]:
-    """Seconds of a whole command, and its loss on the validation split; the seed of ours is the round.
+    """Seconds of a whole command, and its loss on the validation split. Our seed is the number of the round.
 
-    nanoGPT trains its recipe for a CPU. It then estimates the loss of its last checkpoint on 200 batches of
-    64 windows, within about 0.003 of the whole split's loss; this is not timed. Our seconds are the time to
-    nanoGPT's loss only if ours is not above it.
+    nanoGPT trains its recipe for a CPU. Untimed, it then estimates the loss of its last checkpoint on 200
+    batches of 64 windows, which is within about 0.003 of the whole split's loss. Seconds are comparable only
+    if our loss is not above nanoGPT's.
     """
     steps = options.steps or 2000
     recipe = [*CPU_RECIPE, *nanogpt_steps(steps), f"--eval_interval={steps if steps % 250 else 250}"]
@@ -91,7 +91,7 @@ def quality(programs: Programs, options: argparse.Namespace, number: int) -> Ite
     for preset in PRESETS:
         length = [f"train.steps={steps}"] if options.steps else []
         ended, [run] = programs.train(f"experiment={preset}", f"seed={number}", *length)
-        yield time_row(preset, ended.seconds, peer)
+        yield times(preset, ended.seconds, peer)
         yield f"{preset}, loss", {"nats": read_json(run / "status.json")["final"]}
 
 
@@ -106,4 +106,4 @@ def ablation(programs: Programs, options: argparse.Namespace, _number: int) -> I
     states = [read_json(run / "status.json")["state"] for run in runs]
     if states != ["finished"] * 8:
         raise BenchError(f"our sweep did less work, because its runs are {', '.join(states)}")
-    yield time_row("8 runs", ended.seconds, peer)
+    yield times("8 runs", ended.seconds, peer)

@@ -1,7 +1,6 @@
 """Write results/performance.md, the page of all results in bench/results: ``python -m bench.page``."""
 
 import json
-from itertools import chain
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -19,7 +18,7 @@ round; above 1, ours is faster. [docs/performance.md](../docs/performance.md) ex
 
 
 def table(rows: dict[str, dict[str, list[float]]]) -> list[str]:
-    """Return a line for each row: its ratio, or its only value."""
+    """Return a table of the ratio in each row, or of the row's only value."""
     lines = ["||median|range|rounds|", "|:--|--:|--:|--:|"]
     for title, by_name in rows.items():
         values = by_name.get("ratio") or next(iter(by_name.values()))
@@ -28,17 +27,15 @@ def table(rows: dict[str, dict[str, list[float]]]) -> list[str]:
     return lines
 
 
-def section(title: str, result: dict[str, Any]) -> list[str]:
+def section(title: str, result: dict[str, Any]) -> str:
     origin = ", ".join([result["machine"], result["versions"], result["date"]])
-    return [f"## {title}", "", result["what"], "", *table(result["rows"]), "", origin, ""]
+    return "\n".join([f"## {title}", "", result["what"], "", *table(result["rows"]), "", origin, ""])
 
 
 def page(results: Path) -> str:
     """Return the page of all results in a folder."""
-    sections = [
-        section(f.stem, json.loads(f.read_text(encoding="utf-8"))) for f in sorted(results.glob("*.json"))
-    ]
-    return "\n".join([HEAD, *chain.from_iterable(sections)])
+    files = sorted(results.glob("*.json"))
+    return "\n".join([HEAD, *(section(f.stem, json.loads(f.read_text(encoding="utf-8"))) for f in files)])
 
 
 def main() -> None:

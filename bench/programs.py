@@ -1,6 +1,5 @@
 """Run our programs and nanoGPT's as a user does: each in its own process, with nothing compiled before."""
 
-import json
 import os
 import re
 import subprocess
@@ -52,8 +51,7 @@ def nanogpt_steps(steps: int) -> list[str]:
     return [f"--max_iters={steps}", f"--lr_decay_iters={steps}"]
 
 
-@dataclass(frozen=True)
-class Ended:
+class Ended(NamedTuple):
     """A program that has run to its end."""
 
     seconds: float  # from the start of the process to its end
@@ -117,8 +115,3 @@ class Programs:
         """Run nanoGPT's sample.py, uncompiled as by default."""
         words = ["sample.py", f"--out_dir={out}", f"--device={self.device}", *flags]
         return run(words, self.peer, self.new_folder())
-
-
-def read_rows(run: Path) -> list[dict[str, Any]]:
-    """Return the rows of a run's metrics.jsonl."""
-    return [json.loads(line) for line in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
