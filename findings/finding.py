@@ -13,11 +13,11 @@ from typing import Annotated, Any, Literal, NamedTuple, Self
 import numpy as np
 import yaml
 from pydantic import Field, model_validator
-from scipy.special import stdtrit
 
 from cli.errors import CONF, checked
 from cli.schema import Checked
 from data.errors import ConfigError
+from study.statistics import half_width
 
 Scalar = bool | int | float | str | None
 Overrides = dict[str, Scalar]  # key of train.py -> value
@@ -26,8 +26,8 @@ ERROR = 0.05  # the chance of a false verdict
 
 
 class Expected(Checked):
-    """The range in which the mean of a quantity should lie. If one end is given, the range excludes it, since
-    a tie confirms no direction; if both are given, the range includes them, so that 0 can be expected."""
+    """The range in which the mean of a quantity should lie. An end that is given alone does not belong to the
+    range, since a tie confirms no direction. Two ends do, so that exactly 0 can be expected."""
 
     above: float = -math.inf
     below: float = math.inf
@@ -35,28 +35,28 @@ class Expected(Checked):
 
     @model_validator(mode="after")
     def has_an_end(self) -> Self:
-        if self.above == -math.inf and self.below == math.inf:
+        if (self.above, self.below) == (-math.inf, math.inf):
             raise ValueError("above: neither above nor below is given, so nothing could fail; give one")
         return self
 
+    def in_order(self, x: float, y: float) -> bool:
+        """Return whether x < y, or x ≤ y if both ends are given."""
+        return x < y or (x == y and math.isfinite(self.above) and math.isfinite(self.below))
+
     def includes(self, low: float, high: float) -> bool:
         """Return whether the whole interval lies in the range."""
-        if self.above == -math.inf or self.below == math.inf:
-            return self.above < low and high < self.below
-        return self.above <= low and high <= self.below
+        return self.in_order(self.above, low) and self.in_order(high, self.below)
 
     def excludes(self, low: float, high: float) -> bool:
         """Return whether no part of the interval lies in the range."""
-        if self.above == -math.inf or self.below == math.inf:
-            return high <= self.above or self.below <= low
-        return high < self.above or self.below < low
+        return not self.in_order(self.above, high) or not self.in_order(low, self.below)
 
     def __str__(self) -> str:
-        if self.above == self.below:
-            return f"{self.above:g}"
         if self.below == math.inf:
             return f"> {self.above:g}"
-        return f"< {self.below:g}" if self.above == -math.inf else f"[{self.above:g}, {self.below:g}]"
+        if self.above == -math.inf:
+            return f"< {self.below:g}"
+        return f"{self.above:g}" if self.above == self.below else f"[{self.above:g}, {self.below:g}]"
 
 
 class Picture(Checked):
@@ -77,12 +77,12 @@ class Finding(Checked):
     source: str  # paper, arXiv number, section; its numbers; "second hand" if the paper itself was not read
     minutes: float  # at most, on two cores
     trains: bool  # False: models are measured as initialised
-    # Overrides of train.py: for all models, for each arm, and over several values of one key in every arm.
+    # Overrides of train.py: of all models, and of each arm. ``over``: a key, and its values, for every arm.
     all: Overrides = Field(default_factory=dict)
     arms: Annotated[dict[str, Overrides], Field(min_length=1)]
     over: Annotated[dict[str, list[Scalar]], Field(max_length=1)] = Field(default_factory=dict)
     seeds: Annotated[Seeds, Field(min_length=3)]  # of the models that are measured; arms are paired by seed
-    # Seeds whose models choose each arm's best value of the varied key; nothing else is measured on them.
+    # Their models choose each arm's best value of the key in ``over``; nothing else is measured on them.
     tuning_seeds: Seeds = Field(default_factory=list)
     measure: Annotated[str, Field(pattern=r"\w\.\w")]  # the measuring function
     options: dict[str, Any] = Field(default_factory=dict)  # the function's keyword arguments
@@ -137,13 +137,12 @@ class Outcome(NamedTuple):
     verdict: str
 
 
-def interval(values: Sequence[float], error: float = ERROR) -> tuple[float, float, float]:
-    """Return the mean and the ends of its t-interval (Student 1908), which misses the true mean with a chance
-    of ``error``; NaN if a value is not finite."""
-    if not all(map(math.isfinite, values)):
+def interval(values: Sequence[float], k: int = 1) -> tuple[float, float, float]:
+    """Return the mean and the ends of its t-interval (Student 1908) at 1 − ERROR/k; NaN if a value is not
+    finite."""
+    if not np.isfinite(values).all():
         return math.nan, math.nan, math.nan
-    n, mean = len(values), float(np.mean(values))
-    half = float(stdtrit(n - 1, 1 - error / 2) * np.std(values, ddof=1) / math.sqrt(n))
+    mean, half = float(np.mean(values)), float(half_width(np.std(values, ddof=1), len(values), k, ERROR))
     return mean, mean - half, mean + half
 
 
@@ -152,10 +151,10 @@ def judge(
 ) -> tuple[str, list[Outcome]]:
     """Return a finding's verdict, and the outcome of each quantity.
 
-    A quantity passes if its interval lies in the expected range, fails if the interval at 1 − 0.05/k lies
-    outside, and is inconclusive otherwise; k is the number of quantities. A finding passes if all pass: then
-    a false PASS is no likelier than that of one quantity (Berger 1982). It fails if one fails: then a false
-    FAIL would be k times as likely, were the k intervals not wider (Bonferroni).
+    A quantity passes if its 95 % interval lies in the expected range. It fails if the interval at 1 − 0.05/k
+    lies outside; k is the number of quantities. Else it is inconclusive. A finding passes if all its
+    quantities pass, so a false PASS is no likelier than with one quantity (Berger 1982). It fails if one of
+    them fails, which has k chances to be wrong: hence the wider intervals (Bonferroni).
     """
     outcomes = []
     for quantity, expected in expectations.items():
@@ -164,7 +163,7 @@ def judge(
         verdict = "INCONCLUSIVE"
         if expected.includes(low, high):
             verdict = "PASS"
-        elif expected.excludes(*interval(values, ERROR / len(expectations))[1:]):
+        elif math.isfinite(mean) and expected.excludes(*interval(values, len(expectations))[1:]):
             verdict = "FAIL"
         outcomes.append(Outcome(quantity, expected, mean, low, high, verdict))
     verdicts = {outcome.verdict for outcome in outcomes}

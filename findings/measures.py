@@ -1,8 +1,8 @@
 """The functions that measure findings; conf/finding/*.yaml names them.
 
-Each gets the models of one seed by arm, and returns quantities by name, and the picture's points by arm. A
-quantity that means nothing, such as a comparison at a rate that may not be the best, is NaN; the finding is
-then INCONCLUSIVE.
+Each function gets the models of one seed by arm. It returns quantities by name, and the points of the
+picture by arm. A quantity that cannot be judged is NaN, and then the finding is INCONCLUSIVE: a comparison of
+losses, if a better learning rate may lie beyond those that were tried.
 """
 
 import math
@@ -88,9 +88,8 @@ def variance_at_init(models: Arms) -> Measured:
 
 @torch.no_grad()
 def layernorm_identity(models: Arms) -> Measured:
-    """The largest change of a row's logits, in standard deviations of the logits, if the model is in
-    evaluation mode; and, in training mode, if the row is alone in the batch, or if the rows are cut to half
-    their length."""
+    """The largest change of a row's logits, in standard deviations of the logits, compared with training mode
+    and a whole batch: in evaluation mode, alone in the batch, and cut to half its length."""
     values: Values = {}
     points: dict[str, dict[str, float]] = {arm: {} for arm in models}
     for arm, model in models.items():
@@ -116,8 +115,8 @@ def one_pass(x: Tensor) -> Tensor:
 
 @torch.no_grad()
 def cancellation(models: Arms, offsets: list[float]) -> Measured:
-    """The largest error of normalized rows in fp32, compared with fp64, for rows whose mean is ``offsets``
-    standard deviations from 0; the rows that one_pass makes NaN are counted by themselves."""
+    """The largest error of normalized rows in fp32, compared with fp64. The mean of the rows is ``offsets``
+    standard deviations from 0. Rows that ``one_pass`` makes NaN are counted by themselves."""
     settings, nan_shares = models["layernorm"].config, []
     noise = torch.randn(256, settings.model.n_embd, generator=torch.Generator().manual_seed(settings.seed))
     normalizers = {arm: model.load().final for arm, model in models.items()} | {"one pass": one_pass}
@@ -333,9 +332,8 @@ def at_best_rate(models: Grid, tuning: list[Grid]) -> Measured:
 
 
 def steps_to_loss(models: Grid, tuning: list[Grid], target: str) -> Measured:
-    """For each arm, target's steps / the arm's steps to the val/loss at which ``target`` ends, each at its
-    own best rate; 0 if the arm never reaches that loss. The goal is a val/loss, which runs log at many steps,
-    and not val/full_loss, which runs log once."""
+    """The steps of the arm ``target`` / those of each arm, to the last val/loss of ``target``, each at its
+    own best rate; 0 if an arm never reaches that loss. val/full_loss would not do: it is logged only once."""
     best = best_rates(tuning)
     curves = {arm: models[arm][rate].curve("val/loss") for arm, rate in best.items()}
     goal, steps = [*curves[target].values()][-1], {}

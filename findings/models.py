@@ -67,12 +67,12 @@ class Model:
 
     def curve(self, metric: str) -> dict[int, float]:
         """Return the finite values of a metric of the run by step."""
-        values = {int(row["step"]): float(row[metric]) for row in self.rows() if metric in row}
+        values = {row["step"]: float(row.get(metric, "nan")) for row in self.rows()}
         return {step: value for step, value in values.items() if np.isfinite(value)}
 
     def loss(self) -> float:
-        """Return min(val/full_loss, first val/loss), in nats per token. A run that diverged has the latter
-        only (Wortsman et al. 2023, arXiv 2309.14322, §2.2)."""
+        """Return val/full_loss in nats per token, or the first val/loss if the run ended above it or diverged
+        (Wortsman et al. 2023, arXiv 2309.14322, §2.2)."""
         first = next(iter(self.curve("val/loss").values()))
         return min([first, *self.curve("val/full_loss").values()])
 
@@ -83,8 +83,8 @@ Models = dict[str, Any]  # of a seed: arm -> Model; if the finding varies a key,
 def models_of(
     finding: Finding, folder: Path, config_dir: str | None = None
 ) -> tuple[dict[int, Models], list[Job]]:
-    """Return the models of each seed, tuning seeds included, and the runs that train them, in ``folder``.
-    Raises ConfigError, and DataError if the text is missing."""
+    """Return the models of each seed, tuning seeds included, and the runs that train them. The runs are in
+    ``folder``. Raises ConfigError, and DataError if the text is missing."""
     key, values = next(iter(finding.over.items()), ("", [None]))
     cells = [*product(finding.arms, values)]
     words = []
