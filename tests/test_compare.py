@@ -9,18 +9,15 @@ import sys
 import pytest
 
 import compare
-from study.files import write_once
-from study.page import OURS
+from study import page
 from study.table import SCHEMA
 from tests.conftest import ROOT, TINY
 from tests.helpers import programs
 from tests.helpers.contract import check_refused
 from tests.helpers.programs import PATIENCE
-from tests.study.test_loose import BASE, LAYER, OTHER, RMS, write, write_all
-from tests.study.test_runs import write_run
-from tests.study.test_statistics import WORSE, a_study
+from tests.helpers.studies import BASE, WORSE, write_study
+from tests.study.test_loose import TWO, write, write_all
 
-PAGE = "index.html"
 STUDY = "studies/norms"
 
 
@@ -28,6 +25,7 @@ STUDY = "studies/norms"
 def main(tmp_path, monkeypatch, capsys):
     """Return a function that runs compare.py here, in an empty folder: (exit status, stdout, stderr)."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(page, "vega", lambda: "")  # takes seconds
 
     def run(*arguments):
         monkeypatch.setattr(sys, "argv", ["compare.py", *map(str, arguments)])
@@ -41,26 +39,10 @@ def main(tmp_path, monkeypatch, capsys):
 
 
 @pytest.fixture
-def study(tmp_path):
+def study(main, tmp_path):
     """The folder of a study with one arm, which is worse."""
-    study = a_study(*WORSE, runs_dir="runs")
-    chosen = {"arms": {}}
-    for title, values in WORSE.items():
-        names = [f"{title.split()[0]}-{seed}" for seed in study.seeds]
-        chosen["arms"][title] = {"runs": names, "settings": {}}
-        for name, loss in zip(names, values, strict=True):
-            write_run(tmp_path / "runs" / name, loss)
-    folder = tmp_path / STUDY
-    folder.mkdir(parents=True)
-    write_once(folder / "study.json", study.model_dump(by_alias=True))
-    write_once(folder / "chosen.json", chosen)
-    return folder
-
-
-@pytest.fixture
-def loose(tmp_path):
-    """Runs of two norms, with three seeds each."""
-    write_all(tmp_path / "runs", {LAYER: BASE, OTHER: RMS}, end={"act.rms/final": 3.0})
+    write_study(tmp_path / STUDY, WORSE)
+    return tmp_path / STUDY
 
 
 @pytest.mark.slow
@@ -69,7 +51,6 @@ def test_real_runs_become_a_table_a_page_and_the_advice_of_a_study_without_torch
     programs.succeed("train.py", *base, "norm=layernorm,batchnorm", "seed=0,1", cwd=tmp_path)
     diverges = ("norm=none", "optim.learning_rate=1e30", "train.grad_clip=0")
     programs.succeed("train.py", *base, *diverges, cwd=tmp_path)
-    (tmp_path / "runs" / "notes").mkdir()
     with next(tmp_path.glob("runs/batchnorm-*/metrics.jsonl")).open("a") as stream:
         stream.write('{"step": 10')  # as a kill leaves it
     heavy = {"torch", "model", "wandb", "hydra"}
@@ -85,13 +66,14 @@ def test_real_runs_become_a_table_a_page_and_the_advice_of_a_study_without_torch
     assert "baseline" in table["layernorm"]
     assert re.search(r"\[.*LEAKS in training", table["batchnorm"])
     assert "1 of 1 diverged" in table["none"]
-    assert "LEAKS in training" in (tmp_path / "report" / PAGE).read_text()
+    assert "LEAKS in training" in (tmp_path / "report/index.html").read_text()
     words = done.stdout.split("python ablate.py ")[1].splitlines()[0].split()
     dry = programs.succeed("ablate.py", *words, "--dry-run", cwd=tmp_path)
     assert "12 arms" in dry.stdout  # three norms, two rates, two values of train.grad_clip
 
 
-def test_options_choose_which_loose_runs_are_compared_and_in_what(main, loose, tmp_path):
+def test_options_choose_which_loose_runs_are_compared_and_in_what(main, tmp_path):
+    write_all(tmp_path / "runs", TWO, end={"act.rms/final": 3.0})
     write(tmp_path / "runs", "norm=none train.steps=20")
     assert main("runs")[2].startswith("error: train.steps: differs between these runs ")
     assert main("runs", "--mixed")[0] == 0
@@ -99,25 +81,24 @@ def test_options_choose_which_loose_runs_are_compared_and_in_what(main, loose, t
     status, out, _ = main("runs", *options, "--metric", "act.rms/final", "--out", "deep/er")
     assert status == 0
     assert "6 runs in 2 groups; lowest mean act.rms/final: rmsnorm pre, 3.0000." in out
-    assert (tmp_path / "deep" / "er" / PAGE).exists()
+    assert (tmp_path / "deep/er/index.html").exists()
 
 
-def test_programs_read_loose_runs_which_give_no_verdict_on_a_candidate(main, loose, tmp_path):
+def test_programs_read_loose_runs_which_give_no_verdict_on_a_candidate(main, tmp_path):
+    write_all(tmp_path / "runs", TWO)
     status, out, _ = main("--json")
     SCHEMA.validate_json(out)
     assert (status, json.loads(out)["study"], len(json.loads(out)["arms"])) == (0, None, 2)
     status, out, _ = main("runs", "--candidate", "rmsnorm pre")
-    assert (status, out.count("\n")) == (13, 1)
-    assert out.startswith("loose runs give no verdicts")
+    assert (status, out.count("\n"), out[:28]) == (13, 1, "loose runs give no verdicts:")
     assert not (tmp_path / "report").exists()
-    for option in (["--json"], ["--candidate", "x"]):  # a page is not written for programs
-        status, _, err = main("runs", *option, "--out", "new")
-        assert (status, "--out: " in err.splitlines()[-1]) == (2, True)
+    status, _, err = main("runs", "--json", "--out", "new")  # a page is not written for programs
+    assert (status, "--out: " in err.splitlines()[-1]) == (2, True)
 
 
 def test_a_terminal_shows_the_first_forty_groups(main, tmp_path):
     for seed in range(43):
-        write(tmp_path / "runs", LAYER, 2.0 + seed, edited=f"{seed:02}")
+        write(tmp_path / "runs", BASE, 2.0 + seed, edited=f"{seed:02}")
     _, out, _ = main("runs")
     assert out.count("layernorm pre code=") == 40 + 1  # and in the conclusion
     assert "3 more groups are on the page" in out
@@ -128,17 +109,13 @@ OF_A_STUDY = f"{STUDY}: a study is compared as declared"
 REFUSALS = {
     "nowhere": "nowhere: no such folder",
     "studies/norm": "studies/norm: no such folder; did you mean studies/norms?",
-    "empty": "empty: no run here",
     "runs --where norm=nope": "--where: no run has norm=nope",
-    "runs --where placment=pre": "--where: no run has the key placment; did you mean placement?",
     "runs --baseline foo.bar=3": "--baseline: no group has foo.bar=3",
     "runs --out file": "file",
     f"runs {STUDY}": f"{STUDY}: is a study; name it alone",
-    "studies": "studies: it has no runs, but studies",
+    "studies": f"studies: it has no runs, but studies; name one of them: {STUDY}",
     f"{STUDY} --where norm=none": OF_A_STUDY,
-    f"{STUDY} --baseline norm=none": OF_A_STUDY,
     f"{STUDY} --metric val/loss": OF_A_STUDY,
-    f"{STUDY} --mixed": OF_A_STUDY,
 }
 
 
@@ -146,7 +123,6 @@ def test_what_cannot_be_done_is_one_line(main, study, tmp_path):
     for norm in ("layernorm", "none"):
         write(tmp_path / "runs", f"norm={norm}")
     (tmp_path / "file").write_text("mine")
-    (tmp_path / "empty").mkdir()
     for words, line in REFUSALS.items():
         check_refused(subprocess.CompletedProcess([], *main(*words.split())), f"error: {line}")
     assert (tmp_path / "file").read_text() == "mine"
@@ -157,7 +133,6 @@ def test_a_live_study_has_its_page_in_its_folder_and_its_verdicts_for_programs(m
     assert status == 0
     assert out.startswith("Of 1 arm, 1 is worse than layernorm pre.")
     assert f"page: {STUDY}/index.html" in out
-    assert (study / PAGE).exists()
     assert not (tmp_path / "report").exists()
     _, out, _ = main(STUDY, "--json")
     SCHEMA.validate_json(out)
@@ -166,25 +141,18 @@ def test_a_live_study_has_its_page_in_its_folder_and_its_verdicts_for_programs(m
     assert (status, out.startswith("rmsnorm pre: worse")) == (10, True)
 
 
-def test_a_study_whose_runs_are_elsewhere_keeps_its_page(main, study, tmp_path, monkeypatch):
-    assert main(STUDY)[0] == 0
-    before = (study / PAGE).read_text()
-    (tmp_path / "elsewhere").mkdir()
-    monkeypatch.chdir(tmp_path / "elsewhere")
-    done = subprocess.CompletedProcess([], *main(f"../{STUDY}"))
-    check_refused(done, "its runs are in runs, and there is no such folder here; start compare.py where")
-    assert (study / PAGE).read_text() == before
-
-
-def test_a_full_disk_leaves_the_old_page(main, loose, tmp_path):
-    (tmp_path / "report").mkdir()
-    (tmp_path / "report" / PAGE).write_text(OURS)
+def test_a_study_whose_runs_are_elsewhere_and_a_full_disk_leave_the_old_page(main, study, monkeypatch):
+    (study / "index.html").write_text(page.OURS)
     hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
     resource.setrlimit(resource.RLIMIT_FSIZE, (64, hard))  # bytes of each file
     try:
-        done = subprocess.CompletedProcess([], *main("runs"))
+        done = subprocess.CompletedProcess([], *main(STUDY))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
-    check_refused(done, f"error: report/{PAGE}: File too large")
-    assert (tmp_path / "report" / PAGE).read_text() == OURS
-    assert [file.name for file in (tmp_path / "report").iterdir()] == [PAGE]
+    check_refused(done, f"error: {STUDY}/index.html: File too large")
+    assert (study / "index.html").read_text() == page.OURS
+    assert len([*study.iterdir()]) == 3
+    monkeypatch.chdir(study)
+    done = subprocess.CompletedProcess([], *main("."))
+    check_refused(done, "its runs are in runs, and there is no such folder here; start compare.py where")
+    assert (study / "index.html").read_text() == page.OURS

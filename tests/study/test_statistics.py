@@ -5,20 +5,17 @@ python -m tests.study.test_statistics      prints the whole simulation as Markdo
 
 import itertools
 import re
-from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 
 import numpy as np
 import pytest
 from scipy import stats
 
-from study.files import Arm, Study
-from study.runs import RunResult
-from study.statistics import EXTENDED, FIRST, has_two_parts, judge, results_of, rows, seeds_needed, steps_to
+from study.statistics import EXTENDED, FIRST, has_two_parts, judge, rows, seeds_needed, steps_to
 from study.table import verdict
-from tests.conftest import ROOT
+from tests.conftest import ROOT, daily
+from tests.helpers.studies import BASE, OTHER, WORSE, WRITTEN, a_study, a_table
 
-WRITTEN = datetime(2026, 11, 29, 10, tzinfo=UTC)
 ARMS, SEEDS, STUDIES = (1, 7, 20, 40), (3, 5, 10), 10_000
 ERROR = 3 * np.sqrt(0.05 * 0.95 / STUDIES)  # of a simulated share of 5 %
 NOISE = {  # kind -> how losses are drawn, and how much noisier the first compared arm is
@@ -70,18 +67,9 @@ def power(arms, seeds, effect, extended=False):
     return (judge(d, np.zeros(n), arms, 0.0, share)[3] == "worse").mean()
 
 
+@pytest.mark.parametrize(("arms", "seeds"), daily([(7, 5), (1, 3), (40, 3), (1, 10), (40, 10)]))
 @pytest.mark.parametrize("noise", NOISE)
-def test_a_study_has_a_false_verdict_in_at_most_5_percent(noise):
-    check(7, 5, noise)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("arms", "seeds", "noise"), [*itertools.product(ARMS, SEEDS, NOISE)])
-def test_a_study_of_any_size_has_a_false_verdict_in_at_most_5_percent(arms, seeds, noise):
-    check(arms, seeds, noise)
-
-
-def check(arms, seeds, noise):
+def test_a_study_has_a_false_verdict_in_at_most_5_percent(arms, seeds, noise):
     most = 0.17 if noise in BROKEN else 0.05
     for matters in (0.0, 1.0):
         assert max(false_verdicts(arms, seeds, noise, matters).values()) <= most + ERROR
@@ -90,6 +78,24 @@ def check(arms, seeds, noise):
 def test_differences_are_found():
     assert power(7, 10, 2) > 0.98
     assert power(7, 5, 2) < power(7, 5, 2, extended=True)
+
+
+def simulation():
+    """Yield the lines of the whole simulation."""
+    yield f"# The rule of study/statistics.py, simulated\n\n{STUDIES:,} studies a cell, ± {ERROR:.3f}"
+    yield "\n## Share of studies with a false verdict\n"
+    columns = [f"{case}, {mode}" for case in ("all equal", "all worse by exactly matters") for mode in MODES]
+    yield f"| noise | compared arms | seeds | {' | '.join(columns)} |"
+    yield "|---" * 9 + "|"
+    for noise, arms, seeds in itertools.product(NOISE, ARMS, SEEDS):
+        found = [x for matters in (0.0, 1.0) for x in false_verdicts(arms, seeds, noise, matters).values()]
+        yield f"| {noise} | {arms} | {seeds} | {' | '.join(f'{each:.3f}' for each in found)} |"
+    yield "\n## How often a difference is found; sd: of the paired difference; normal noise\n"
+    yield "| compared arms | seeds | 1 sd | 2 sd | 3 sd | extended: 1 sd | 2 sd | 3 sd |"
+    yield "|---" * 8 + "|"
+    for arms, seeds in itertools.product(ARMS, SEEDS):
+        found = [power(arms, seeds, effect, extended) for extended in (False, True) for effect in (1, 2, 3)]
+        yield f"| {arms} | {seeds} | {' | '.join(f'{each:.0%}' for each in found)} |"
 
 
 # ---------------------------------------------------------------------------------------------------
@@ -139,74 +145,27 @@ def test_the_lines_of_the_documents_recompute_an_interval(capsys):
     assert len(code.splitlines()) == 12
 
 
+def test_normal_noise_is_rarely_taken_for_two_parts_and_two_parts_are_found():
+    rng = np.random.default_rng(0)
+    for n in (5, 10):
+        normal = rng.normal(2, 0.01, (400, n))
+        assert np.mean([has_two_parts(losses) for losses in normal]) < 0.03
+        assert np.mean([has_two_parts(losses) for losses in normal + np.arange(n) // (n - 1)]) > 0.9
+    assert not has_two_parts([2.0, 2.0, 2.0, 3.0])  # too few
+    assert not has_two_parts([2.0] * 5)
+
+
 # ---------------------------------------------------------------------------------------------------
 # Rows
 
-BASE, OTHER = "norm=layernorm placement=pre", "norm=rmsnorm placement=pre"
 
-
-def a_study(*titles, seeds=4, **changes):
-    """Return a study of these arms, the first of which is the baseline."""
-    titles = titles or (BASE, OTHER)
-    trials = [[] for _ in changes.get("trials", ())]
-    arms = [Arm(title=each, overrides=each.split(), same_as=[], group="", trials=trials) for each in titles]
-    keys = {
-        "schema": 1,
-        "name": "norms",
-        "written": WRITTEN.isoformat(),
-        "torch": "2.13.0",
-        "declared_by": ["study=norms"],
-        "runs_dir": "runs",
-        "baseline": titles[0],
-        "metric": "val/full_loss",
-        "matters": 0.01,
-        "verdicts": True,
-        "tune": {},
-        "seeds": [*range(10, 10 + seeds)],
-        "further_seeds": [*range(90, 90 + seeds)],
-        "comparisons": len(titles) - 1,
-        "arms": arms,
-        **dict.fromkeys(("git", "config_dir", "precision", "tokens")),
-        **{key: [] for key in ("words", "by", "trials", "trial_seeds")},
-    }
-    return Study(**keys | changes)
-
-
-def a_run(loss, **changes):
-    """Return a run that ended at ``loss``; None: it diverged."""
-    losses = {} if loss is None else {"val/full_loss": loss, "val/report_loss": loss, "val/bpb": 2 * loss}
-    curve = ((0, 4.0), (100, loss or 4.0))
-    began = WRITTEN + timedelta(seconds=1)
-    state = "diverged" if loss is None else "finished"
-    run = RunResult("a", None, state, False, losses, [], began, 1000.0, 2**30, curve, {"threads": "1"})
-    return replace(run, **changes)
-
-
-def judged(study, losses, /, extended=None, **changes):
-    """Return the rows of a study by title, given each arm's losses by seed. ``changes``: of its last run."""
-    runs, names = {}, {}
-    for title, values in losses.items():
-        names[title] = [f"{title} {number}" for number in range(len(values))]
-        runs |= {name: a_run(value) for name, value in zip(names[title], values, strict=True)}
-    last = [*runs][-1]
-    runs[last] = replace(runs[last], **changes)
-    n = len(study.seeds)
-    chosen = {"arms": {title: {"runs": each[:n], "settings": {}} for title, each in names.items()}}
-    if extended:
-        extended = {
-            "seeds": study.further_seeds,
-            "runs": {title: each[n:] for title, each in names.items()},
-        }
-    return {
-        row.title: row for row in rows(study, chosen, extended, results_of(study, chosen, extended, runs))
-    }
-
-
-WORSE = {BASE: [2.0, 2.1, 1.9, 2.0], OTHER: [2.1, 2.2, 2.001, 2.1]}
+def judged(losses, **options):
+    """Return the rows of a study by title, given each arm's losses by seed."""
+    return {row.title: row for row in a_table(losses, **options).rows}
 
 
 def test_an_arm_gets_its_verdict():
-    table = judged(a_study(), WORSE)
+    table = judged(WORSE)
     row = table[OTHER]
     assert (row.outcome, row.reason, row.baseline) == ("worse", None, BASE)
     assert row.low < row.difference < row.high
@@ -215,35 +174,30 @@ def test_an_arm_gets_its_verdict():
     assert table[BASE].difference is table[BASE].outcome is table[BASE].reason is None
 
 
-@pytest.mark.parametrize(
-    ("changes", "reason"),
-    [
+def test_a_flaw_of_an_arm_or_of_its_baseline_leaves_no_verdict():
+    for changes, reason in (
         ({"began": WRITTEN - timedelta(seconds=1)}, "began before the study"),
         ({"leaks": ["evaluation", "training"]}, "it leaks"),
         ({"leaks": ["not tested"]}, "causality not tested"),
         ({"state": "diverged", "losses": {}}, "a seed diverged"),
-    ],
-)
-def test_a_flaw_of_an_arm_or_of_its_baseline_leaves_no_verdict(changes, reason):
-    row = judged(a_study(), WORSE, **changes)[OTHER]
-    assert (row.outcome, row.low, row.reason) == (None, None, reason)
-    assert (row.difference is None) == row.diverged == ("diverged" in reason)
-    swapped = {OTHER: WORSE[OTHER], BASE: WORSE[BASE]}
-    row = judged(a_study(), swapped, **changes)[OTHER]
-    assert (row.outcome, row.low, row.reason) == (None, None, f"its baseline: {reason}")
-
-
-def test_a_leak_in_training_is_marked_and_the_verdict_stands():
-    row = judged(a_study(), WORSE, leaks=["training"])[OTHER]
+    ):
+        for flawed, before in ((OTHER, ""), (BASE, "its baseline: ")):
+            row = judged(WORSE, changes={flawed: changes})[OTHER]
+            assert (row.outcome, row.low, row.reason) == (None, None, before + reason)
+    row = judged(WORSE, changes={OTHER: {"leaks": ["training"]}})[OTHER]  # marked; the verdict stands
     assert (row.outcome, row.leaks) == ("worse", ["training"])
 
 
-def test_two_seeds_or_a_missing_one_give_a_number_and_no_verdict():
-    few = {title: values[:2] for title, values in WORSE.items()}
-    row = judged(a_study(seeds=2), few)[OTHER]
+def test_too_few_seeds_a_missing_one_and_a_map_give_numbers_and_no_verdict():
+    row = judged({title: values[:2] for title, values in WORSE.items()}, seeds=2)[OTHER]
     assert (row.outcome, row.low, row.reason) == (None, None, "fewer than 3 pairs")
-    row = judged(a_study(), WORSE | {OTHER: WORSE[OTHER][:3]})[OTHER]
+    missing = WORSE | {OTHER: WORSE[OTHER][:3]}
+    row = judged(missing)[OTHER]
     assert (row.outcome, row.reason, row.difference > 0) == (None, "unfinished", True)
+    row = judged(WORSE, verdicts=False)[OTHER]
+    assert (row.outcome, row.reason) == (None, "no verdicts in this study")
+    assert row.low < row.difference < row.high
+    assert verdict(judged(missing, verdicts=False)[OTHER]) == "3 of 4 finished"
 
 
 def test_before_settings_are_chosen_nothing_is_judged_and_an_arm_without_usable_ones_says_so():
@@ -255,71 +209,27 @@ def test_before_settings_are_chosen_nothing_is_judged_and_an_arm_without_usable_
         assert (base.reason, verdict(row)) == ("unfinished", "no usable setting")
 
 
-def test_a_map_has_intervals_and_no_verdicts():
-    row = judged(a_study(verdicts=False), WORSE)[OTHER]
-    assert (row.outcome, row.reason) == (None, "no verdicts in this study")
-    assert row.low < row.difference < row.high
-    row = judged(a_study(verdicts=False), WORSE | {OTHER: WORSE[OTHER][:3]})[OTHER]
-    assert (row.reason, verdict(row)) == ("unfinished", "3 of 4 finished")
-
-
 def test_an_extension_judges_all_seeds_anew_at_a_stricter_level():
-    study = a_study()
-    once = {title: values + values for title, values in WORSE.items()}
-    row = judged(study, once, extended=True)[OTHER]
-    assert row.seeds == study.seeds + study.further_seeds
-    low = judge(once[OTHER], once[BASE], 1, 0.01, EXTENDED)[1]
+    twice = {title: values * 2 for title, values in WORSE.items()}
+    row = judged(twice)[OTHER]
+    assert len(row.seeds) == 8
+    low = judge(twice[OTHER], twice[BASE], 1, 0.01, EXTENDED)[1]
     assert (row.outcome, row.low) == ("worse", low)
-    assert judged(study, WORSE, extended=True)[OTHER].reason == "unfinished"
+    assert judged(twice | {OTHER: WORSE[OTHER]})[OTHER].reason == "unfinished"
 
 
 def test_each_value_of_by_has_its_own_baseline():
     titles = [f"{title} model.n_layer={n}" for n in (2, 4) for title in (BASE, OTHER)]
-    study = a_study(*titles, by=["model.n_layer"], comparisons=2)
     losses = dict(zip(titles, (WORSE[BASE], WORSE[OTHER], WORSE[OTHER], WORSE[BASE]), strict=True))
-    table = judged(study, losses)
+    table = judged(losses, by=["model.n_layer"], comparisons=2)
     assert [row.outcome for row in table.values()] == [None, "worse", None, "better"]
     assert [row.baseline for row in table.values()] == [None, titles[0], None, titles[2]]
 
 
 def test_the_steps_to_the_baselines_loss_are_averaged_over_seeds():
-    table = judged(a_study(), {BASE: [2.0] * 3 + [3.0], OTHER: [2.0] * 3 + [2.0]})
+    table = judged({BASE: [2.0] * 3 + [3.0], OTHER: [2.0] * 4})
     assert table[OTHER].steps_to_baseline == pytest.approx((100 + 100 + 100 + 50) / 4)
-    assert judged(a_study(), WORSE)[OTHER].steps_to_baseline is None  # it never gets there
-
-
-# ---------------------------------------------------------------------------------------------------
-
-
-def simulation():
-    """Yield the lines of the whole simulation."""
-    yield f"# The rule of study/statistics.py, simulated\n\n{STUDIES:,} studies a cell, ± {ERROR:.3f}"
-    yield "\n## Share of studies with a false verdict\n"
-    columns = [f"{case}, {mode}" for case in ("all equal", "all worse by exactly matters") for mode in MODES]
-    yield f"| noise | compared arms | seeds | {' | '.join(columns)} |"
-    yield "|---" * 9 + "|"
-    for noise, arms, seeds in itertools.product(NOISE, ARMS, SEEDS):
-        found = [
-            share for matters in (0.0, 1.0) for share in false_verdicts(arms, seeds, noise, matters).values()
-        ]
-        yield f"| {noise} | {arms} | {seeds} | {' | '.join(f'{each:.3f}' for each in found)} |"
-    yield "\n## How often a difference is found; sd: of the paired difference; normal noise\n"
-    yield "| compared arms | seeds | 1 sd | 2 sd | 3 sd | extended: 1 sd | 2 sd | 3 sd |"
-    yield "|---" * 8 + "|"
-    for arms, seeds in itertools.product(ARMS, SEEDS):
-        found = [power(arms, seeds, effect, extended) for extended in (False, True) for effect in (1, 2, 3)]
-        yield f"| {arms} | {seeds} | {' | '.join(f'{each:.0%}' for each in found)} |"
-
-
-def test_normal_noise_is_rarely_taken_for_two_parts_and_two_parts_are_found():
-    rng = np.random.default_rng(0)
-    for n in (5, 10):
-        normal = rng.normal(2, 0.01, (2000, n))
-        heaps = rng.normal(2, 0.01, (2000, n)) + np.arange(n) // (n - 1)
-        assert np.mean([has_two_parts(losses) for losses in normal]) < 0.025
-        assert np.mean([has_two_parts(losses) for losses in heaps]) > 0.9
-    assert not has_two_parts([2.0, 2.0, 2.0, 3.0])  # too few
-    assert not has_two_parts([2.0] * 5)
+    assert judged(WORSE)[OTHER].steps_to_baseline is None  # it never gets there
 
 
 if __name__ == "__main__":
