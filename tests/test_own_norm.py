@@ -1,9 +1,7 @@
 """Norms and a placement outside the project, as docs/own-norm.md has them: a class and a YAML, and no edit of
 the project. Those that leak are found."""
 
-import json
 import re
-from pathlib import Path
 
 import pytest
 import torch
@@ -13,36 +11,42 @@ from tests.conftest import LETTERS, ROOT, TINY
 from tests.helpers import programs
 from tests.helpers.contract import check_refused
 from tests.helpers.runs import metric_rows, train_anew
+from training.run_folder import read_json, read_status
 
 SECTION = (ROOT / "docs/own-norm.md").read_text(encoding="utf-8")
 LEAKING = (ROOT / "results/leaking_placement.md").read_text(encoding="utf-8")
 
 
-def blocks(kind: str, page: str = SECTION) -> list[str]:
-    """Return a page's blocks of this language, such as "python"."""
-    return re.findall(rf"^```{kind}\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
+def block(kind, page=SECTION):
+    """Return a page's first block of this language, such as "python"."""
+    return re.search(rf"^```{kind}\n(.*?)^```", page, re.DOTALL | re.MULTILINE)[1]
+
+
+def write(home, group, name, options, module, code):
+    (home / "mine" / group).mkdir(parents=True, exist_ok=True)
+    (home / "mine" / group / f"{name}.yaml").write_text(options)
+    (home / "mine" / f"{module}.py").write_text(code)
 
 
 @pytest.fixture
 def home(tmp_path):
     """A folder with the norm of the page and a text."""
     (tmp_path / "text.txt").write_text(LETTERS)
-    write(tmp_path, "norm", "l1", blocks("yaml")[0], "mynorms", blocks("python")[0])
+    write(tmp_path, "norm", "l1", block("yaml"), "mynorms", block("python"))
     return tmp_path
 
 
-def write(home: Path, group: str, name: str, options: str, module: str, code: str) -> None:
-    (home / "mine" / group).mkdir(parents=True, exist_ok=True)
-    (home / "mine" / group / f"{name}.yaml").write_text(options)
-    (home / "mine" / f"{module}.py").write_text(code)
+def run(home, program, *words, check=True):
+    start = programs.succeed if check else programs.run
+    return start(program, *words, cwd=home, PYTHONPATH="mine")
 
 
-def trained(home: Path, *words: str) -> tuple[str, Path]:
+def trained(home, *words):
     """Train a run with the norms of ``home``. Return what the program printed, and the run's folder."""
     usual = (*TINY, "data=text", "data.path=text.txt", "--config-dir", "mine")
-    done = programs.succeed("train.py", *words, *usual, cwd=home, PYTHONPATH="mine")
+    done = run(home, "train.py", *words, *usual)
     [status] = home.glob("runs/*/status.json")
-    assert json.loads(status.read_text())["state"] == "finished"
+    assert read_status(status.parent)["state"] == "finished"
     return done.stdout, status.parent
 
 
@@ -51,7 +55,7 @@ def test_it_stands_at_every_site_and_is_certified_and_its_statistics_are_taken(h
     _, folder = trained(home, *sites)
     assert folder.name.startswith("l1-peri-s0-")
     assert (folder / "config.yaml").read_text().count("_target_: mynorms.L1Norm") == 3
-    for answer in json.loads((folder / "certificate.json").read_text()).values():
+    for answer in read_json(folder / "certificate.json").values():
         assert (answer["causal"], answer["independent_rows"]) == (True, True)
     first = metric_rows(folder)[0]
     assert first["norm.gain/01.mlp.pre"] == 1
@@ -61,11 +65,10 @@ def test_it_stands_at_every_site_and_is_certified_and_its_statistics_are_taken(h
 @pytest.mark.slow
 def test_the_check_of_a_norm_prints_what_the_page_shows_and_names_what_is_broken(home):
     command = ("scripts/check_norm.py", "--config-dir", "mine")
-    done = programs.succeed(*command, "norm=l1", cwd=home, PYTHONPATH="mine")
-    assert f"```\n{done.stdout}```" in SECTION
-    broken = blocks("python")[0].replace("return (x", "return x.mul_(2), (x")
+    assert f"```\n{run(home, *command, 'norm=l1').stdout}```" in SECTION
+    broken = block("python").replace("return (x", "return x.mul_(2), (x")
     write(home, "norm", "broken", "_target_: broken.L1Norm\n", "broken", broken)
-    done = programs.run(*command, "norm=broken", "model.n_layer=1", cwd=home, PYTHONPATH="mine")
+    done = run(home, *command, "norm=broken", "model.n_layer=1", check=False)
     assert done.returncode == 1
     assert re.search("shape +NO +returns a tuple", done.stdout)
 
@@ -100,47 +103,33 @@ def test_a_norm_that_computes_numbers_and_a_placement_that_wires_itself_are_samp
     write(home, "norm", "measured", "_target_: measured.Measured\n", "measured", MEASURED)
     write(home, "placement", "wired", "_target_: wired.Wired\n", "wired", WIRED)
     printed, folder = trained(home, "norm=measured", "placement=wired")
-    refused = programs.run("sample.py", f"run={folder}", cwd=home, PYTHONPATH="mine")
-    check_refused(refused, "add trust=measured")
+    check_refused(run(home, "sample.py", f"run={folder}", check=False), "add trust=measured")
     [command] = re.findall("sample from it: python (sample.py .*)", printed)
     assert command.endswith(" trust=measured,wired")
-    text = programs.succeed(
-        *command.split(), "max_new_tokens=5", "prompt=Now", cwd=home, PYTHONPATH="mine"
-    ).stdout
-    assert text.startswith("Now")
-
-
-@pytest.mark.slow
-def test_a_residual_of_another_library_is_a_placement_and_its_leak_is_found(home):
-    pytest.importorskip("x_transformers", reason="pip install 'x-transformers==2.31.*'")
-    code, options = blocks("python", LEAKING)[0], blocks("yaml", LEAKING)[0]
-    write(home, "placement", "mvsplit", options, "mvsplit", code)
-    printed, folder = trained(home, "placement=mvsplit")
-    assert printed.count(" LEAKS: a logit moves in training by up to ") == 2  # at the start and the end
-    compared = programs.succeed("compare.py", str(folder), cwd=home)
-    assert compared.stdout.count("LEAKS in ") == 1
-    for answer in json.loads((folder / "certificate.json").read_text()).values():
-        assert (answer["causal"], answer["independent_rows"]) == (False, True)
-        assert min(answer[mode]["future"] for mode in ("train", "eval")) > 1e-3
+    assert run(home, *command.split(), "max_new_tokens=5", "prompt=Now").stdout.startswith("Now")
 
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")  # by einx
-def test_the_decoder_of_that_library_is_causal_without_the_option():
+def test_a_residual_of_another_library_is_a_placement_and_its_leak_is_found(home):
     others = pytest.importorskip("x_transformers", reason="pip install 'x-transformers==2.31.*'")
-    moved = {}
+    write(home, "placement", "mvsplit", block("yaml", LEAKING), "mvsplit", block("python", LEAKING))
+    printed, folder = trained(home, "placement=mvsplit")
+    assert printed.count(" LEAKS: a logit moves in training by up to ") == 2  # at the start and the end
+    assert run(home, "compare.py", str(folder)).stdout.count("LEAKS in ") == 1
+    for answer in read_json(folder / "certificate.json").values():
+        assert (answer["causal"], answer["independent_rows"]) == (False, True)
+        assert min(answer[mode]["future"] for mode in ("train", "eval")) > 1e-3
+    moved = []  # in the library's own decoder, without the option and with it
     for split in (False, True):
         torch.manual_seed(0)
         layers = others.Decoder(dim=64, depth=2, heads=4, mv_split_residual=split)
         gpt = others.TransformerWrapper(num_tokens=65, max_seq_len=32, attn_layers=layers).eval()
         idx = torch.randint(65, (4, 32))
-        other = idx.clone()
-        other[:, 20:] = (idx[:, 20:] + 1) % 65
+        other = torch.cat([idx[:, :20], (idx[:, 20:] + 1) % 65], dim=1)
         with torch.no_grad():
-            logits = gpt(idx)
-            moved[split] = float((gpt(other) - logits)[:, :20].abs().max() / logits.std())
-    assert moved[False] == 0
-    assert moved[True] == pytest.approx(0.022, rel=0.2)  # other versions of torch
+            moved.append(float((gpt(other) - gpt(idx))[:, :20].abs().max() / gpt(idx).std()))
+    assert moved == [0, pytest.approx(0.022, rel=0.2)]  # other versions of torch
 
 
 ODD = """
@@ -169,20 +158,15 @@ class PerStep(nn.Module):
 """
 
 
-def test_a_step_whose_buffers_are_not_finite_has_no_checkpoint_and_the_run_says_so(
+def test_a_norm_that_a_shorter_window_breaks_is_refused_and_one_whose_buffers_overflow_is_not_saved(
     tiny, tmp_path, monkeypatch, capsys
 ):
-    (tmp_path / "odd.py").write_text(ODD)
-    monkeypatch.syspath_prepend(tmp_path)
-    train_anew(tiny("norm=none", "norm._target_=odd.Overflowing"))
-    printed = capsys.readouterr()
-    assert "no checkpoint of step 6: blocks.0.attn.pre.product is not finite" in printed.err
-    assert "sample from it" not in printed.out
-
-
-def test_a_norm_that_the_last_shorter_window_breaks_is_refused_before_training(tiny, tmp_path, monkeypatch):
     (tmp_path / "odd.py").write_text(ODD)
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(ConfigError, match="norm="):
         train_anew(tiny("norm=none", "norm._target_=odd.PerStep"))
     assert not list(tmp_path.glob("runs/*"))
+    train_anew(tiny("norm=none", "norm._target_=odd.Overflowing"))
+    printed = capsys.readouterr()
+    assert "no checkpoint of step 6: blocks.0.attn.pre.product is not finite" in printed.err
+    assert "sample from it" not in printed.out

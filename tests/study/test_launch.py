@@ -1,5 +1,6 @@
 """Runs as processes: a program that stands in for train.py, so that each takes a moment."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -15,7 +16,7 @@ from tests.conftest import ROOT
 from tests.helpers.waiting import until
 
 STAND_IN = """
-import json, os, signal, subprocess, sys, time
+import fcntl, json, os, signal, sys, time
 from pathlib import Path
 
 words = dict(word.split("=", 1) for word in sys.argv[1:])
@@ -43,11 +44,10 @@ if words["how"] == "fails":
     raise SystemExit(1)
 if words["how"] == "beaten" and not (folder / "rival").exists():
     (folder / "rival").touch()
-    lock = "import filelock, time; lock = filelock.FileLock('.lock'); lock.acquire()"
-    words = [sys.executable, "-c", f"{lock}; print(1, flush=True); time.sleep(1)"]
-    rival = subprocess.Popen(words, cwd=folder, stdout=subprocess.PIPE)
-    rival.stdout.readline()
-    raise SystemExit(1)
+    fcntl.flock(os.open(folder / ".lock", os.O_RDWR | os.O_CREAT), fcntl.LOCK_EX)
+    if os.fork() == 0:  # has the lock, too
+        time.sleep(1)
+    os._exit(1)
 while words["how"] in ("slow", "stubborn"):
     time.sleep(0.05)
 write(state="diverged" if words["how"] == "diverges" else "finished", final=2.0803, ended=time.time())
@@ -107,14 +107,12 @@ def test_a_run_that_another_process_trains_is_waited_for(capsys):
     """Such as one that a killed command has left behind."""
     Path("runs/a").mkdir(parents=True)
     holds = "lock = filelock.FileLock('runs/a/.lock'); lock.acquire(); print(1, flush=True); time.sleep(1)"
-    holds += "; print(time.time())"
-    words = [sys.executable, "-c", f"import filelock, time; {holds}"]
+    words = [sys.executable, "-c", f"import filelock, time; {holds}; print(time.time())"]
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as other:
         other.stdout.readline()
         assert run(job("a"), job("b"), n_jobs=1) == {"a": 0, "b": 0}
         released = float(other.stdout.read())
-    lines = capsys.readouterr().out.splitlines()
-    assert "a: another process trains it; waiting" in lines
+    assert "a: another process trains it; waiting" in capsys.readouterr().out.splitlines()
     assert max(status("b")["ended"], released) < status("a")["began"]
 
 
@@ -123,7 +121,7 @@ def test_a_run_that_another_process_began_to_train_at_the_same_moment_did_not_fa
     assert status("b")["ended"] < status("a")["began"]
 
 
-def test_at_most_n_jobs_run_at_once_and_share_the_cores(monkeypatch):
+def test_at_most_n_jobs_run_at_once_and_share_the_cores():
     run(*map(job, "abcd"), job("own", "runs", "train.threads=5"), n_jobs=3)
     spans = [(status(name)["began"], status(name)["ended"]) for name in ("a", "b", "c", "d", "own")]
     at_once = [sum(began <= moment < ended for began, ended in spans) for moment, _ in spans]
@@ -156,43 +154,36 @@ def parent(how: str) -> "subprocess.Popen[str]":
     return process
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_reaches_each_run_once_and_the_runs_are_waited_for(number):
-    with parent("slow") as process:
-        process.send_signal(number)
-        assert process.wait() == 128 + number
-        assert process.stderr.read() == "SIGTERM to 2 runs\n"
-    assert [status(name).get("signals") for name in ("r0", "r1", "r2")] == [1, 1, None]
-
-
-def test_a_second_signal_kills_the_runs():
+def test_a_signal_reaches_each_run_once_and_a_second_one_kills_the_runs():
     with parent("stubborn") as process:
         for seconds in (0.2, 1.2):  # the first two are within a second: one
             process.send_signal(signal.SIGTERM)
             time.sleep(seconds)
         assert process.poll() is None
-        assert [status(name)["signals"] for name in ("r0", "r1")] == [1, 1]
+        assert [status(name).get("signals") for name in ("r0", "r1", "r2")] == [1, 1, None]
         process.send_signal(signal.SIGINT)
         assert process.wait() == 128 + signal.SIGTERM
+        assert process.stderr.read() == "SIGTERM to 2 runs\nSIGKILL to 2 runs\n"
     for name in ("r0", "r1"):
         with pytest.raises(ProcessLookupError):
-            launch.os.kill(status(name)["pid"], 0)
+            os.kill(status(name)["pid"], 0)
 
 
 def test_no_run_outlives_an_error():
     """Such as that of a reader who has gone, as in | head."""
     with parent("slow") as process:
         process.stdout.close()
-        launch.os.kill(status("r0")["pid"], signal.SIGKILL)  # a line about it cannot be printed
+        os.kill(status("r0")["pid"], signal.SIGKILL)  # a line about it cannot be printed
         assert "BrokenPipeError" in process.stderr.read()
     until(lambda: status("r1")["signals"] == 1)
 
 
-def test_a_killed_run_is_named_and_the_others_go_on():
+def test_a_killed_run_is_named_the_others_go_on_and_are_waited_for():
     with parent("slow") as process:
-        launch.os.kill(status("r0")["pid"], signal.SIGKILL)
+        os.kill(status("r0")["pid"], signal.SIGKILL)
         until(lambda: "pid" in status("r2"))  # in the place of r0
         process.send_signal(signal.SIGINT)
         output, _ = process.communicate()
+    assert process.returncode == 128 + signal.SIGINT
     assert "1/3  r0  failed (status -9): it printed nothing\n" in output
     assert [status(name)["signals"] for name in ("r1", "r2")] == [1, 1]
