@@ -70,15 +70,8 @@ def test_norms_are_timed_beside_torchs_layernorm(programs, monkeypatch):
 @pytest.mark.slow
 def test_a_benchmark_writes_its_rounds_and_where_they_were_measured(programs, monkeypatch, tmp_path, capsys):
     out = tmp_path / "result.json"
-    words = [
-        "train",
-        *programs.overrides,
-        f"--peer={programs.peer}",
-        "--size=tiny",
-        "--rounds=1",
-        "--steps=3",
-    ]
-    monkeypatch.setattr(sys, "argv", ["bench", *words, f"--out={out}"])
+    words = f"bench train --peer={programs.peer} --size=tiny --rounds=1 --steps=3 --out={out}".split()
+    monkeypatch.setattr(sys, "argv", [*words[:2], *programs.overrides, *words[2:]])
     bench.main()
     result = json.loads(out.read_text())
     values = result["rows"]["tiny, fp32"]

@@ -5,10 +5,10 @@ import sys
 
 import pytest
 
+from findings import __main__ as program
 from findings.finding import load_findings
 from tests.conftest import ROOT, TINY
 from tests.helpers import programs
-from tests.helpers.contract import check_one_line
 
 PROGRAM = "findings/__main__.py"
 MINE = """
@@ -62,16 +62,19 @@ def test_a_finding_of_ones_own_is_trained_measured_once_kept_and_drawn(tmp_path,
     assert [folder.name for folder in (tmp_path / "runs").iterdir()] == ["findings"]
 
 
-@pytest.mark.parametrize(
-    ("change", "name", "error"),
-    [
-        (("", ""), "tinny", "did you mean tiny?"),
-        (("final_losses", "final_loss"), "tiny", "measure: findings.measures.final_loss cannot be imported"),
-        (("norm: layernorm", "nrm: layernorm"), "tiny", "did you mean norm?"),
-    ],
-)
-def test_a_mistake_is_one_line(tmp_path, mine, change, name, error):
-    assert change[0] in mine.read_text()
-    mine.write_text(mine.read_text().replace(*change))
-    words = (PROGRAM, name, "--config-dir", str(mine.parents[1]))
-    check_one_line(programs.run(*words, cwd=tmp_path), error)
+def test_a_mistake_is_one_line(tmp_path, mine, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    text = mine.read_text()
+    for old, new, name, error in (
+        ("", "", "tinny", "did you mean tiny?"),
+        ("final_losses", "final_loss", "tiny", "measure: findings.measures.final_loss cannot be imported"),
+        ("norm: layernorm", "nrm: layernorm", "tiny", "did you mean norm?"),
+    ):
+        mine.write_text(text.replace(old, new))
+        monkeypatch.setattr(sys, "argv", ["findings", name, "--config-dir", "mine"])
+        with pytest.raises(SystemExit) as end:
+            program.main()
+        assert end.value.code == 1
+        [line] = capsys.readouterr().err.splitlines()
+        assert line.startswith("error: ")
+        assert error in line

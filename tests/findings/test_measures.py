@@ -51,9 +51,8 @@ def test_a_function_that_loads_models_measures_small_ones(name, tmp_path, text_f
 
 def test_a_quantity_that_the_function_does_not_measure_is_refused(tmp_path, text_file):
     finding = small(FINDINGS["cancellation"], tmp_path)
-    wrong = finding.model_copy(
-        update={"expected": {"largest error": finding.expected["layernorm: largest error"]}}
-    )
+    expected = {"largest error": finding.expected["layernorm: largest error"]}
+    wrong = finding.model_copy(update={"expected": expected})
     with pytest.raises(ConfigError, match="layernorm: largest error, .*, not largest error"):
         measure(wrong, tmp_path)
 
