@@ -1,6 +1,7 @@
 """Each finding's function measures what the finding expects: on small models, and on runs of known losses."""
 
 import json
+import re
 from pkgutil import resolve_name
 
 import numpy as np
@@ -10,10 +11,13 @@ from data.errors import ConfigError
 from findings.document import RESULTS
 from findings.finding import Finding, load_findings, read_result
 from findings.models import Models, measure, models_of
+from study.trials import replaced
+from tests.conftest import configured
 
 FINDINGS = load_findings()
 UNTRAINED = [name for name, finding in FINDINGS.items() if not finding.trains]
 SMALL = {"model.n_layer": 4, "model.n_head": 2, "model.n_embd": 16, "train.batch_size": 4}
+NUMBER = re.compile(r"(?!norm|placement)[\w.]+=-?[\d.]+(e-?\d+)?")  # a word that sets one
 LOSSES = {  # of the runs that ``write_runs`` writes
     "batchnorm_batch_size": (2.6 - 2.4, 0.4),
     "detached_statistics": (0.15,),
@@ -24,6 +28,19 @@ LOSSES = {  # of the runs that ``write_runs`` writes
     "steps_to_loss": (1 / 0.7,),
     "alpha_follows_std": (1, 1),
 }
+
+
+@pytest.fixture(autouse=True)
+def composed_once(monkeypatch):
+    """Set numbers after composing, which is slow: what differs in numbers alone shares it."""
+
+    def compose(jobs):
+        for words in jobs:
+            numbers = {word.split("=")[0]: word.split("=")[1] for word in words if NUMBER.fullmatch(word)}
+            others = configured(*(word for word in words if not NUMBER.fullmatch(word)))
+            yield replaced(others, {key: json.loads(value) for key, value in numbers.items()}, seed=0)
+
+    monkeypatch.setattr("findings.models.compose_all", lambda jobs: [*compose(jobs)])
 
 
 def small(finding: Finding, folder: str, **settings: object) -> Finding:
