@@ -35,18 +35,9 @@ PLACEMENTS = sorted(file.stem for file in (CONF / "placement").glob("*.yaml"))
 AROUND = sorted({*((norm, "pre") for norm in NORMS), *(("layernorm", p) for p in PLACEMENTS)})
 WORDS = "Now is the winter of our discontent\nmade glorious summer by this sun of York;\n".split(" ")
 LETTERS = " ".join(random.Random(0).choices(WORDS, k=900))  # not periodic, so that splits and windows differ
-TINY = (  # a run that takes a second
-    "model.n_layer=2",
-    "model.n_head=2",
-    "model.n_embd=16",
-    "model.block_size=8",
-    "train.batch_size=4",
-    "train.steps=6",
-    "train.eval_windows=8",
-    "train.log_every=1",
-    "train.threads=1",
-    "precision=fp32",
-    "device=cpu",
+TINY = tuple(  # a run that takes a second
+    """model.n_layer=2 model.n_head=2 model.n_embd=16 model.block_size=8 train.batch_size=4 train.steps=6
+    train.eval_windows=8 train.log_every=1 train.threads=1 precision=fp32 device=cpu""".split()
 )
 # defaults before 27 November 2026, at which golden numbers and old runs were made
 EARLIER_DEFAULTS = ("model.init_scale=1.0", "optim.learning_rate=2e-3", "schedule.warmup_fraction=0.1")
@@ -84,18 +75,8 @@ def text_file(tmp_path: Path) -> Path:
 @pytest.fixture
 def tiny(tmp_path: Path, text_file: Path) -> Callable[..., RunConfig]:
     """Return a function from overrides to the config of a run that takes a second, in an empty folder."""
-
-    def make(*overrides: str) -> RunConfig:
-        return configured(
-            "data=text",
-            f"data.path={text_file}",
-            f"data.cache={tmp_path}/cache",
-            f"runs_dir={tmp_path}/runs",
-            *TINY,
-            *overrides,
-        )
-
-    return make
+    places = (f"data.path={text_file}", f"data.cache={tmp_path}/cache", f"runs_dir={tmp_path}/runs")
+    return functools.partial(configured, "data=text", *places, *TINY)
 
 
 @pytest.fixture(autouse=True)

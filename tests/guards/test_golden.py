@@ -24,16 +24,12 @@ HERE = {
 def test_a_reference_run_is_what_it_was(tmp_path, name):
     (tmp_path / "text.txt").write_text(LETTERS, encoding="utf-8")
     own = [f"data.path={tmp_path}/text.txt", f"data.cache={tmp_path}/cache", f"runs_dir={tmp_path}/runs"]
-    settings = {
-        word.partition("=")[0]: word for word in (*GOLDEN["common"], *GOLDEN["overrides"][name], *own)
-    }
+    words = (*GOLDEN["common"], *GOLDEN["overrides"][name], *own)
+    settings = {word.partition("=")[0]: word for word in words}
     rows = metric_rows(train_anew(configured(*settings.values())))
     expected = GOLDEN["runs"][name]
-    actual = {
-        "train/loss": [row["train/loss"] for row in rows if "train/loss" in row],
-        "val/loss": [row["val/loss"] for row in rows if "val/loss" in row],
-        "last": {key: rows[-1][key] for key in expected["last"]},  # a newer statistic may join them
-    }
+    actual = {key: [row[key] for row in rows if key in row] for key in ("train/loss", "val/loss")}
+    actual["last"] = {key: rows[-1][key] for key in expected["last"]}  # a newer statistic may join them
     assert len(actual["train/loss"]) == 100
     if GOLDEN["here"] == HERE:
         assert actual == expected

@@ -5,6 +5,7 @@ import csv
 import hashlib
 import json
 import re
+from collections import defaultdict
 from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
@@ -16,7 +17,6 @@ from study.table import short
 from tests.conftest import ROOT
 
 GUARDED = json.loads(Path(__file__).with_name("results.json").read_text(encoding="utf-8"))
-PUBLISHED = {"study.json", "chosen.json", "runs.csv", "curves.csv"}
 MADE_ON = "AMD EPYC 25 17"  # the processor of the compared runs of the atlases
 
 table = cache(lambda name: load(ROOT / "results" / name))
@@ -32,43 +32,34 @@ def lines_of(name: str) -> list[dict[str, str]]:
 
 
 @pytest.mark.parametrize("name", GUARDED)
-def test_a_published_table_is_what_it_was(name):
+def test_a_published_study_is_what_it_was(name):
     """The digests of runs and of curves were written by the code before studies existed."""
     runs = [
         f"{line['name']} {line['state']} {float(line['val/full_loss']) if line['val/full_loss'] else None} "
         f"{line['reason'] or None} {line['roles'].split()}"
         for line in lines_of(name)
     ]
-    rows = []
+    rows, verdicts = [], defaultdict(list)
     for row in table(name).rows:
-        if row.mean is None:
-            rows.append(f"{short(row.title)} [] nan nan")
-        else:
+        numbers = "[] nan nan"
+        if row.mean is not None:
             difference = row.difference and round(row.difference, 9)
-            rows.append(f"{short(row.title)} {sorted(row.losses)} {row.mean:.9f} {difference}")
-    curves = (ROOT / "results" / name / "curves.csv").read_bytes()
-    guarded = GUARDED[name]
-    assert [len(runs), digest(runs)] == guarded["runs"]
-    assert [len(rows), digest(rows)] == guarded["table"]
-    assert hashlib.sha256(curves).hexdigest()[:16] == guarded["curves"]
-
-
-@pytest.mark.parametrize("name", GUARDED)
-def test_verdicts_are_those_of_the_rule(name):
-    verdicts: dict[str, list[str]] = {}
-    for row in table(name).rows:
+            numbers = f"{sorted(row.losses)} {row.mean:.9f} {difference}"
+        rows.append(f"{short(row.title)} {numbers}")
         if row.outcome:
-            verdicts.setdefault(row.outcome, []).append(short(row.title))
-    assert verdicts == GUARDED[name]["verdicts"]
+            verdicts[row.outcome].append(short(row.title))
+    curves = (ROOT / "results" / name / "curves.csv").read_bytes()
+    assert GUARDED[name] == {
+        "runs": [len(runs), digest(runs)],
+        "table": [len(rows), digest(rows)],
+        "curves": hashlib.sha256(curves).hexdigest()[:16],
+        "verdicts": verdicts,
+    }
 
 
 def test_leaks_lost_seeds_and_seeds_in_two_parts_are_marked():
     marked = {
-        name: {
-            short(row.title)
-            for row in table(name).rows
-            if (row.leaks, row.diverged, row.collapsed) != ([], 0, 0)
-        }
+        name: {short(row.title) for row in table(name).rows if row.leaks or row.diverged or row.collapsed}
         for name in GUARDED
     }
     assert marked["reference"] == {"batchnorm pre", "batchnorm post"}
@@ -82,34 +73,31 @@ def test_leaks_lost_seeds_and_seeds_in_two_parts_are_marked():
 
 @pytest.mark.parametrize("name", GUARDED)
 def test_every_arm_tried_the_same_settings_and_was_compared_at_its_best_on_other_seeds(name):
+    def has(run: str, settings: dict[str, object]) -> bool:
+        return {key: lines[run][key] for key in settings} == {k: str(v) for k, v in settings.items()}
+
     study, lines = table(name).study, {line["name"]: line for line in lines_of(name)}
     assert {len(arm.trials) for arm in study.arms} == {len(study.trials)}
     assert not {*study.seeds} & {*study.trial_seeds}
     for arm in study.arms:
         for settings, names in zip(study.trials, arm.trials, strict=True):
             for seed, trial in zip(study.trial_seeds, names, strict=False):
-                assert (lines[trial]["arm"], lines[trial]["seed"]) == (arm.title, str(seed))
-                assert {key: lines[trial][key] for key in settings} == {
-                    k: str(v) for k, v in settings.items()
-                }
+                assert has(trial, settings | {"arm": arm.title, "seed": seed})
         losses = [loss for _, loss in table(name).trials[arm.title]]
         ended = [lines[names[0]]["state"] for names in arm.trials]
         assert [loss is None for loss in losses] == [state == "diverged" for state in ended]
     for row in table(name).rows:
         for run in table(name).runs[row.title].values():
-            assert {key: lines[run.name][key] for key in row.settings} == {
-                key: str(value) for key, value in row.settings.items()
-            }
+            assert has(run.name, row.settings)
             assert "compared" in lines[run.name]["roles"].split()
             assert run.conditions["processor"] == ("AMD EPYC" if name == "reference" else MADE_ON)
 
 
 @pytest.mark.parametrize("name", GUARDED)
 def test_there_are_no_weights_and_no_paths_of_a_machine(name):
-    folder = ROOT / "results" / name
-    assert {file.name for file in folder.iterdir()} == PUBLISHED
-    text = "".join(file.read_text(encoding="utf-8") for file in folder.iterdir())
-    assert not re.search(r"/(home|root|tmp|work|Users)/", text)
+    files = [*(ROOT / "results" / name).iterdir()]
+    assert {file.name for file in files} == {"study.json", "chosen.json", "runs.csv", "curves.csv"}
+    assert not re.search(r"/(home|root|tmp|work|Users)/", "".join(file.read_text("utf-8") for file in files))
 
 
 @pytest.mark.parametrize("document", ["README.md", "docs/atlas.md", "docs/ablations.md"])
@@ -118,10 +106,11 @@ def test_each_difference_that_a_document_states_is_that_of_the_runs(document):
     text = " ".join((ROOT / document).read_text(encoding="utf-8").split())
     text = text.replace("by 0.011", "by -0.011").replace("by 0.088", "by -0.088").replace("−", "-")
     stated = {(f"{float(mean):+.3f}", half) for mean, half in re.findall(r"([+-]?\d\.\d+) ± (\d\.\d+)", text)}
-    measured = set()
-    for name in GUARDED:
-        for row in table(name).rows:
-            if row.low is not None:
-                measured.add((f"{row.difference:+.3f}", f"{(row.high - row.low) / 2:.3f}"))
+    measured = {
+        (f"{row.difference:+.3f}", f"{(row.high - row.low) / 2:.3f}")
+        for name in GUARDED
+        for row in table(name).rows
+        if row.low is not None
+    }
     assert len(stated) >= 4
     assert stated <= measured

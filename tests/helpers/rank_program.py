@@ -1,17 +1,17 @@
 """Several ranks that train together without torchrun, with the environment variables that torchrun sets."""
 
-import multiprocessing
 import os
 import socket
-import traceback
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.multiprocessing import start_processes
 
-from tests.helpers.programs import PATIENCE, Program
+from tests.helpers.programs import Program
 
 
 def free_port() -> str:
@@ -34,41 +34,21 @@ def started(count: int, *arguments: str, cwd: Path, **environ: str) -> list[Prog
 def trained(count: int, *arguments: str, cwd: Path, **environ: str) -> list[tuple[int, str, str]]:
     """Return the status, output and errors of each rank, when all have ended."""
     programs = started(count, *arguments, cwd=cwd, **environ)
-    outputs = [program.communicate() for program in programs]
-    return [(program.wait(), *output) for program, output in zip(programs, outputs, strict=True)]
+    return [(program.wait(), *program.communicate()) for program in programs]
 
 
 def each(count: int, function: Callable[..., Any], *arguments: Any) -> list[Any]:
     """Call ``function(*arguments)`` in each of ``count`` ranks. Return the results by rank."""
-    context = multiprocessing.get_context("fork")  # a fork needs no second import of torch
-    results = context.Queue()
+    variables = environments(count)
 
-    def call(rank: int, environ: dict[str, str]) -> None:
-        os.environ |= environ
+    def call(rank: int) -> None:
+        os.environ |= variables[rank]
         torch.set_num_threads(1)
-        try:
-            dist.init_process_group("gloo")
-            results.put((rank, function(*arguments), None))
-            dist.barrier()
-            dist.destroy_process_group()
-        except BaseException:
-            results.put((rank, None, traceback.format_exc()))
+        dist.init_process_group("gloo")
+        torch.save(function(*arguments), f"{folder}/{rank}")
+        dist.barrier()
+        dist.destroy_process_group()
 
-    processes = [
-        context.Process(target=call, args=(rank, environ), daemon=True)
-        for rank, environ in enumerate(environments(count))
-    ]
-    for process in processes:
-        process.start()
-    result_of = {}
-    try:
-        for _ in processes:
-            rank, result_of[rank], error = results.get(timeout=PATIENCE)
-            assert error is None, f"rank {rank}: {error}"
-    except BaseException:
-        for process in processes:
-            process.terminate()
-        raise
-    for process in processes:
-        process.join()
-    return [result_of[rank] for rank in range(count)]
+    with tempfile.TemporaryDirectory() as folder:
+        start_processes(call, nprocs=count, start_method="fork")  # a fork needs no second import of torch
+        return [torch.load(f"{folder}/{rank}", weights_only=False) for rank in range(count)]

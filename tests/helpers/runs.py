@@ -13,7 +13,7 @@ from training.device import choose
 from training.log import RunLog
 from training.open_run import tokens_of
 
-STEPS = ("train.steps=60", "train.checkpoint_every=3", "train.eval_every=6", "model.dropout=0.1")
+CLOCKS = ("seconds", "train/tokens_per_s", "stats/overhead")
 
 
 def train_anew(config) -> Path:
@@ -51,33 +51,6 @@ def train_losses(folder: Path) -> list[float]:
 
 def same_tensors(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
     return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
-
-
-QUICK = (
-    *("data=text", "data.path=text.txt", "train.steps=3", "model.n_layer=1", "train.threads=1"),
-    *("model.n_embd=16", "model.n_head=2", "model.block_size=8"),
-)
-
-
-FAILING_NORM = """
-from torch import nn
-
-
-class Fails(nn.Module):
-    calls = 0
-
-    def __init__(self, n: int) -> None:
-        super().__init__()
-
-    def forward(self, x):
-        Fails.calls += 1
-        if Fails.calls > 60:  # some steps after the start
-            raise ZeroDivisionError("on purpose")
-        return x
-"""
-
-
-CLOCKS = ("seconds", "train/tokens_per_s", "stats/overhead")
 
 
 def train_or_resume(config) -> Path:

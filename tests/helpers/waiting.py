@@ -4,13 +4,13 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from tests.helpers.programs import PATIENCE
+PATIENCE = 900  # seconds; without a fault nothing takes so long, even on a busy machine
 
 
-def until(condition: Callable[[], Any], seconds: float = PATIENCE, pause: float = 0.02) -> Any:
+def until(condition: Callable[[], Any], seconds: float = PATIENCE) -> Any:
     """Return the condition's value as soon as it is true. Raises AssertionError after ``seconds``."""
     deadline = time.monotonic() + seconds
     while not (value := condition()):
         assert time.monotonic() < deadline, f"not met in {seconds} s"
-        time.sleep(pause)
+        time.sleep(0.01)
     return value
