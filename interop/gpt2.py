@@ -45,9 +45,10 @@ def by_our_names(parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def load(files: Sequence[Path], vocab_size: int, architecture: Mapping[str, Any]) -> dict[str, Tensor]:
-    """Return the parameters, fp32, of a GPT-2 from its safetensors files, by the names of our model. Only these
-    files are read: an index beside them could name others. Raises ConfigError if a file is damaged, or if
-    the tensors are not those of a GPT-2 of this ``architecture``."""
+    """Return the parameters, fp32, of a GPT-2 from its safetensors files, by the names of our model.
+
+    Only these files are read: an index beside them could name others. Raises ConfigError if a file is
+    damaged, or if the tensors are not those of a GPT-2 of this ``architecture``."""
     where = f"init_from: {files[0].parent}"
     try:
         tensors = {name: tensor.float() for file in files for name, tensor in load_file(file).items()}

@@ -14,11 +14,12 @@ interruption the same command starts over and writes the same tokens."""
 import glob
 import json
 import lzma
+import re
 import shutil
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from io import TextIOWrapper
-from itertools import chain, islice
+from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -35,7 +36,7 @@ from data.files import new_folder
 from data.token_files import write_tokens
 from study.launch import cores
 
-KINDS = {".txt": "text", ".md": "text", ".jsonl": "lines", ".json": "lines", ".parquet": "table"}
+KINDS = {".txt": "text", ".md": "text", ".jsonl": "lines", ".parquet": "table"}
 COMPRESSED = (".gz", ".bz2", ".xz", ".zst")
 PIECE = 2**20  # characters tokenized at once
 SAMPLE = 2**26  # characters on which bpe is trained
@@ -51,7 +52,7 @@ class Settings(Checked):
     out: Path
     tokenizer: Literal["bpe", "gpt2"]
     vocab_size: Annotated[int, Field(ge=256, le=2**20)]
-    val_fraction: Annotated[float, Field(gt=0, le=0.5)]
+    val_fraction: Annotated[float, Field(ge=1e-6, le=0.5)]
     field: str
 
 
@@ -61,8 +62,9 @@ def prepare(settings: Settings) -> None:
     out, val_every = settings.out.resolve(), round(1 / settings.val_fraction)
     if out.exists():
         raise DataError(f"--out: {out} already exists; choose another folder")
-    for unfinished in out.parent.glob(f".{glob.escape(out.name)}-????????"):  # of a killed process
-        shutil.rmtree(unfinished)
+    for folder in out.parent.glob(f".{glob.escape(out.name)}-*"):
+        if re.fullmatch("[0-9a-f]{8}", folder.name.rpartition("-")[2]):  # new_folder's, of a killed process
+            shutil.rmtree(folder)
     for file in settings.files:
         kind_of(file)  # raises before anything is read
     # so short that the validation split has several pieces
@@ -70,7 +72,7 @@ def prepare(settings: Settings) -> None:
     tokenizer = tokenizers.gpt2()
     if settings.tokenizer == "bpe":
         sample = islice(pieces(settings.files, settings.field, length), SAMPLE // (length + 1))
-        text = "\n".join(chain.from_iterable(rows for _, rows in sample))
+        text = "\n".join(("" if kind_of(file) == "text" else "\n").join(rows) for file, rows in sample)
         tokenizer = tokenizers.train_bpe(text, "", settings.vocab_size)
     ids = encode_all(tokenizer, pieces(settings.files, settings.field, length))
     with new_folder(out) as folder:
@@ -78,7 +80,7 @@ def prepare(settings: Settings) -> None:
         written = write_tokens(folder, tokenizer, splits)
         train, val = written.train[0].tokens, written.val[0].tokens
         if not train or not val:
-            raise DataError("--val-fraction: the text has too few lines to be split; give a larger fraction")
+            raise DataError("--val-fraction: the text has too few lines to be split; give more")
     print(f"{out}: {train:,} tokens to train on, {val:,} to validate")
 
 

@@ -1,5 +1,7 @@
 """Every choice composes, every key is checked, and no default hides outside of conf/."""
 
+import re
+
 import pytest
 from pydantic import BaseModel
 
@@ -8,7 +10,7 @@ from cli.errors import checked
 from cli.schema import Checked, RunConfig, SampleConfig
 from data.errors import ConfigError
 from scripts.export import ExportConfig
-from tests.conftest import CONF, EARLIER_DEFAULTS, configured, daily
+from tests.conftest import CONF, EARLIER_DEFAULTS, configured
 from tests.helpers import gpt2_models
 
 CHOICES = [
@@ -19,43 +21,38 @@ CHOICES = [
 ]
 
 
-@pytest.mark.parametrize(("group", "choice"), daily(CHOICES, lambda number: number % 3 == 0, others="slow"))
-def test_every_choice_of_every_group_composes_and_is_valid(group, choice):
-    path = ["data.path=x"] if choice in ("text", "prepared", "nanogpt_gpt2") else []
-    path += ["init_from=null"] if choice == "nanogpt_finetune" else []  # without it, a download
-    assert isinstance(configured(f"{group}={choice}", *path), RunConfig)
+@pytest.mark.slow
+def test_every_choice_of_every_group_composes_and_is_valid():
+    for group, choice in CHOICES:
+        path = ["data.path=x"] if choice in ("text", "prepared", "nanogpt_gpt2") else []
+        path += ["init_from=null"] if choice == "nanogpt_finetune" else []  # without it, a download
+        assert isinstance(configured(f"{group}={choice}", *path), RunConfig)
 
 
 def fields(kind: type[BaseModel]):
-    for name, field in kind.model_fields.items():
-        yield name, field
+    for field in kind.model_fields.values():
+        yield field
         if isinstance(field.annotation, type) and issubclass(field.annotation, Checked):
             yield from fields(field.annotation)
 
 
-@pytest.mark.parametrize("kind", [RunConfig, SampleConfig, ExportConfig])
-def test_defaults_have_one_home_which_is_yaml(kind):
-    assert all(field.is_required() for _, field in fields(kind))
+def test_defaults_have_one_home_which_is_yaml():
+    for kind in (RunConfig, SampleConfig, ExportConfig):
+        assert all(field.is_required() for field in fields(kind))
 
 
-def test_a_config_survives_its_trip_through_plain_data():
+def test_a_config_survives_its_trip_through_plain_data_and_cannot_be_changed():
     config = configured("norm=batchnorm", "norm.momentum=0.2")
     assert config.norm.options["momentum"] == 0.2
     assert checked(RunConfig, config.model_dump(by_alias=True)) == config
-
-
-def test_a_config_cannot_be_changed():
     with pytest.raises(ValueError, match="frozen"):
-        configured().seed = 3
+        config.seed = 3
 
 
 def test_norms_bias_follows_the_models_unless_it_is_given():
-    for overrides, bias in (
-        (["model.bias=true"], True),
-        (["model.bias=false", "norm.bias=true"], True),
-        ([], False),
-    ):
-        assert configured(*overrides).norm.options["bias"] is bias
+    assert configured("model.bias=true").norm.options["bias"] is True
+    assert configured("model.bias=false", "norm.bias=true").norm.options["bias"] is True
+    assert configured().norm.options["bias"] is False
 
 
 WRONG = {  # an override -> the beginning of the line; more are in tests/guards/test_mistakes.py
@@ -64,39 +61,31 @@ WRONG = {  # an override -> the beginning of the line; more are in tests/guards/
     "+foo=1": "foo: unknown key",
     "~train.steps": "train.steps: the key is missing",
     "model.activation=relu": "model.activation: invalid value 'relu'; it should be 'gelu', 'gelu_tanh', ",
-    "model.embedding_scale=3": "model.embedding_scale: invalid value 3; it should be True, False or ",
     "model.qk_norm=[layernorm,none]": "model.qk_norm: there is no \"['layernorm', 'none']\"; ",
     "model.final_norm=null": "model.final_norm: there is no 'None'; did you mean none",
-    "seed=9223372036854775808": "seed: ",
     "data.path=x": "data.path: is not read by data=shakespeare; did you mean data=text data.path=FILE",
-    "data.path=": "data.path: invalid value ''; it should have at least 1 character",
     "data.val_fraction=null": "data.val_fraction: invalid value None; give a number between 0 and 1",
-    "data.vocab_size=255": "data.vocab_size: invalid value 255; it should be greater than or equal to 256",
     "+optim.beta3=0": "optim.beta3: unknown key; did you mean optim.beta",
     "+optim.momentum=0.9": "optim.momentum: the chosen optim has no such key",
-    "stats.metrics=[loss]": "stats.metrics: there is no 'loss'; did you mean ",
     "stats.metrics=[act.rms/7.mlp]": "stats.metrics: there is no 'act.rms/7.mlp'",
     "stats.sites=[3.mlp]": "stats.sites: there is no '3.mlp'; a site is embed",
     "stats.histograms_every=70": "stats.histograms_every: 70 is not a multiple of every=150",
     "wandb.project=a/b": "wandb.project: invalid value 'a/b'; it should match pattern",
-    "wandb.tags=['']": "wandb.tags.0: ",
     "wandb.tags=[{a:1}]": "wandb.tags.0: invalid value {'a': 1}; it should be a valid string",
 }
 OUT_OF_RANGE = """
-    optim.learning_rate=inf optim.learning_rate=-1 optim.learning_rate=1e400 ~model.n_embd model.n_layer=0
-    model.n_head=0 model.n_embd=-8 model.block_size=0 train.grad_accum=0 model.dropout=-0.1 model.dropout=nan
+    optim.learning_rate=inf optim.learning_rate=-1 optim.learning_rate=1e400 model.n_layer=0 model.n_head=0
+    model.n_embd=-8 model.block_size=0 train.grad_accum=0 model.dropout=-0.1 model.dropout=nan
     schedule.warmup_fraction=1.5 schedule.final_fraction=2 optim.beta2=1.0 train.checkpoint_every=-1
-    train.eval_every=-3 train.log_every=0 seed=1.5 seed=true
+    train.eval_every=-3 train.log_every=0 data.vocab_size=255 data.path= seed=1.5 seed=true
+    seed=9223372036854775808
 """.split()
 
 
-@pytest.mark.parametrize("override", [*WRONG, *OUT_OF_RANGE])
-def test_a_wrong_value_is_one_line_that_names_the_key(override):
-    with pytest.raises(ConfigError) as caught:
-        configured(override)
-    line = str(caught.value)
-    assert line.startswith(WRONG.get(override) or f"{override.lstrip('+~').partition('=')[0]}: "), line
-    assert "\n" not in line
+def test_a_wrong_value_is_one_line_that_names_the_key():
+    for override, line in (WRONG | {word: f"{word.split('=')[0]}: " for word in OUT_OF_RANGE}).items():
+        with pytest.raises(ConfigError, match=rf"^{re.escape(line)}.*$"):
+            configured(override)
 
 
 def test_a_variable_of_the_environment_is_text_and_nothing_in_it_is_resolved(monkeypatch):
@@ -153,10 +142,9 @@ def test_the_published_recipes_are_nanogpts_number_for_number(tmp_path, name):
     assert configured(*experiment) == configured(*experiment, *RECIPES[name].split())
 
 
-@pytest.mark.parametrize("name", ["finding", "cs336"])
-def test_a_preset_of_published_numbers_does_not_follow_a_changed_default(name):
-    pinned = EARLIER_DEFAULTS if name == "finding" else EARLIER_DEFAULTS[:1]
-    assert configured(f"experiment={name}") == configured(f"experiment={name}", *pinned)
+def test_a_preset_of_published_numbers_does_not_follow_a_changed_default():
+    for name, pinned in (("finding", EARLIER_DEFAULTS), ("cs336", EARLIER_DEFAULTS[:1])):
+        assert configured(f"experiment={name}") == configured(f"experiment={name}", *pinned)
 
 
 def test_the_command_line_overrides_an_experiment():
@@ -172,8 +160,7 @@ def test_a_norm_of_a_site_is_plain_options_in_a_file(tmp_path):
     assert configured(*where, "norm=mine").norm.options["eps"] == 1e-3
     with pytest.raises(ConfigError, match=r"model\.qk_norm: .*mine\.yaml is no plain list of options"):
         configured(*where, "model.qk_norm=mine")
-    config = configured(*where, "model.qk_norm=other")
-    assert (config.model.qk_norm.name, config.model.qk_norm.options) == ("other", {"eps": 1e-2})
+    assert configured(*where, "model.qk_norm=other").model.qk_norm.options == {"eps": 1e-2}
 
 
 def test_a_label_names_choices_as_on_the_command_line():

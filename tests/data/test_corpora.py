@@ -1,8 +1,5 @@
 """Text arrives byte for byte, or an error says why not."""
 
-import http.server
-import threading
-
 import pytest
 
 from data import corpora
@@ -19,85 +16,59 @@ def test_a_damaged_shakespeare_is_refused(monkeypatch, tmp_path):
         shakespeare()
 
 
-def test_a_file_is_kept_byte_for_byte(tmp_path):
+def test_a_file_is_kept_byte_for_byte_and_a_folder_is_its_txt_files_in_order_without_hidden_ones(tmp_path):
     content = "\ufeffa\r\nb\rc\n nul\0nul é 🙂 e\u0301 \x85\u2028".encode()
-    (tmp_path / "text").write_bytes(content)
-    assert text(str(tmp_path / "text")).encode() == content
-
-
-def test_a_folder_is_its_txt_files_in_order_of_name_without_hidden_ones(tmp_path):
-    for name, content in (("b.txt", b"second"), ("a.txt", b"first\r\n"), ("c.md", b""), ("._a.txt", b"\xff")):
-        (tmp_path / name).write_bytes(content)
+    for name, part in (("b.txt", content), ("a.txt", b"first\r\n"), ("c.md", b""), ("._a.txt", b"\xff")):
+        (tmp_path / name).write_bytes(part)
     (tmp_path / ".#a.txt").symlink_to("nowhere")  # as Emacs locks a file
-    assert text(str(tmp_path)) == "first\r\nsecond"
+    assert text(str(tmp_path / "b.txt")).encode() == content
+    assert text(str(tmp_path)).encode() == b"first\r\n" + content
 
 
-@pytest.mark.parametrize(
-    ("name", "content", "message"),
-    [
-        ("nope", None, "No such file"),
-        ("", None, "has no .txt files; give a UTF-8 text file or a folder of .txt files"),
-        ("empty", b"", "has no characters"),
-        ("latin", b"abc\xe9def", "byte 0xe9 at offset 3 is not UTF-8"),
-    ],
-)
-def test_an_unusable_text_is_one_clear_error(tmp_path, name, content, message):
-    if content is not None:
-        (tmp_path / name).write_bytes(content)
-    with pytest.raises(DataError, match=message) as caught:
-        text(str(tmp_path / name))
-    assert str(caught.value).startswith(f"data.path: {tmp_path / name}")
+def test_an_unusable_text_is_one_clear_error(tmp_path):
+    (tmp_path / "empty").write_bytes(b"")
+    (tmp_path / "latin").write_bytes(b"abc\xe9def")
+    for name, message in {
+        "nope": "No such file",
+        "": "has no .txt files; give a UTF-8 text file or a folder of .txt files",
+        "empty": "has no characters",
+        "latin": "byte 0xe9 at offset 3 is not UTF-8",
+    }.items():
+        with pytest.raises(DataError, match=f"^data.path: {tmp_path / name}.*{message}"):
+            text(str(tmp_path / name))
 
 
 FIRST = b"First Citizen:\nBefore we proceed any further, hear me speak.\n"
 
 
 @pytest.fixture
-def served(monkeypatch):
-    """A local server in place of the real one: it sends ``served["text"]``, or never answers if it is
-    None."""
-    sends, end = {"text": FIRST, "requests": 0}, threading.Event()
-
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def do_GET(self):
-            sends["requests"] += 1
-            if sends["text"] is None:
-                end.wait()
-                return
-            self.send_response(200)
-            self.end_headers()
-            self.wfile.write(sends["text"])
-
-        def log_message(self, *_):
-            pass
-
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        monkeypatch.setenv("no_proxy", "*")
-        monkeypatch.setattr(corpora, "SECONDS", 0.2)
-        monkeypatch.setattr(corpora, "TINYSHAKESPEARE", f"http://127.0.0.1:{server.server_port}/input.txt")
-        monkeypatch.setattr(corpora, "TINYSHAKESPEARE_SHA256", digest(FIRST))
-        yield sends
-        end.set()
-        server.shutdown()
+def remote(tmp_path, monkeypatch):
+    """The file that is downloaded."""
+    monkeypatch.setattr(corpora, "TINYSHAKESPEARE", (tmp_path / "input.txt").as_uri())
+    monkeypatch.setattr(corpora, "TINYSHAKESPEARE_SHA256", digest(FIRST))
+    return tmp_path / "input.txt"
 
 
-def test_tinyshakespeare_is_downloaded_once_into_the_cache_and_a_changed_file_is_refused(served, tmp_path):
-    for _ in range(2):
-        assert tinyshakespeare(None, str(tmp_path / "cache")) == FIRST.decode()
-    assert served["requests"] == 1
+def test_tinyshakespeare_is_downloaded_once_into_the_cache_and_a_changed_file_is_refused(remote, tmp_path):
+    remote.write_bytes(FIRST)
+    cache = str(tmp_path / "cache")
+    assert tinyshakespeare(None, cache) == FIRST.decode()
+    remote.unlink()
+    assert tinyshakespeare(None, cache) == FIRST.decode()
     [file] = (tmp_path / "cache").iterdir()
     assert tinyshakespeare(str(file), "unused") == FIRST.decode()
     file.write_bytes(FIRST.replace(b"h", b"H"))
     for path, remedy in ((str(file), "use data=text"), (None, "delete the file")):
         with pytest.raises(DataError, match=rf"tinyshakespeare\.txt: is not tinyshakespeare .*; {remedy}"):
-            tinyshakespeare(path, str(tmp_path / "cache"))
+            tinyshakespeare(path, cache)
 
 
-@pytest.mark.parametrize(("sent", "why"), [(b"<html>", "another text"), (None, "timed out")])
-def test_a_download_that_fails_is_one_line_with_what_to_do(served, tmp_path, sent, why):
-    served["text"] = sent
+def test_a_download_that_fails_is_one_line_with_what_to_do(remote, tmp_path):
     remedy = r"data\.path=FILE, put it at \S+tinyshakespeare.txt, or use data=shakespeare"
-    with pytest.raises(DataError, match=rf"^data=tinyshakespeare: cannot be downloaded \(.*{why}.*{remedy}"):
-        tinyshakespeare(None, str(tmp_path / "cache"))
+    for why in ("No such file", "another text"):
+        with pytest.raises(
+            DataError, match=rf"^data=tinyshakespeare: cannot be downloaded \(.*{why}.*{remedy}"
+        ):
+            tinyshakespeare(None, str(tmp_path / "cache"))
+        remote.write_bytes(b"<html>")
     assert not (tmp_path / "cache").exists()

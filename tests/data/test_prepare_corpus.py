@@ -4,11 +4,9 @@ import bz2
 import gzip
 import json
 import lzma
-import os
 import random
-import subprocess
-import sys
-import time
+import signal
+import socket
 from pathlib import Path
 
 import pyarrow
@@ -22,7 +20,8 @@ from data.prepared import Prepared
 from data.prepared import prepare as prepared
 from scripts import prepare_corpus
 from tests.conftest import LETTERS
-from tests.helpers.programs import ROOT
+from tests.helpers import programs
+from tests.helpers.programs import Program
 
 GPT2 = tokenizers.gpt2()
 TEXTS = [None, *(LETTERS[start : start + 200] + "\r\u2028é" for start in range(0, len(LETTERS), 200))]
@@ -63,7 +62,7 @@ HALF = len(LINES) // 2  # two frames, as tools that compress in parallel write t
     ("name", "content"),
     [
         ("[a] *.jsonl", LINES),
-        ("a.json.gz", gzip.compress(LINES)),
+        ("a.jsonl.gz", gzip.compress(LINES)),
         ("a.jsonl.bz2", bz2.compress(LINES)),
         ("a.jsonl.xz", lzma.compress(LINES)),
         ("a.jsonl.zst", zstd(LINES[:HALF]) + zstd(LINES[HALF:])),
@@ -78,48 +77,44 @@ def test_documents_of_all_kinds_of_files_are_kept_each_with_its_end(tmp_path, na
     assert 0.1 < len(data.val) / (len(data.val) + len(data.train)) < 0.6
 
 
-@pytest.mark.parametrize("tokenizer", ["gpt2", "bpe"])
-def test_lines_of_text_are_one_text(tmp_path, tokenizer):
-    lines = [f"{n} line\n\n\nand another,\r\nwhich  is longer, 一二三\n" for n in range(100)]
-    files = [written(tmp_path / "a.txt", "".join(lines)), written(tmp_path / "b.md", "the end\n")]
-    data = prepared_corpus(files, tmp_path / "out", tokenizer=tokenizer, val_fraction=0.25)
-    splits = [data.tokenizer.decode(tokens).decode() for tokens in (data.train, data.val)]
-    assert sorted("".join(splits)) == sorted("".join(lines).replace("\r", "") + "the end\n")
-    if tokenizer == "gpt2":
-        tokens = sum(map(len, map(GPT2.encode, splits)))  # lines are not tokenized one by one
-        assert abs(len(data.train) + len(data.val) - tokens) <= 20
-
-
-PROGRAM = """
-import socket
 def refuse(*_):
     raise AssertionError("the network")
-socket.socket.connect = socket.getaddrinfo = refuse
-from scripts.prepare_corpus import main
-main()
-"""
+
+
+def test_lines_of_text_are_one_text_without_a_network(tmp_path, monkeypatch):
+    monkeypatch.setattr(socket.socket, "connect", refuse)
+    monkeypatch.setattr(socket, "getaddrinfo", refuse)
+    lines = [f"{n} line\n\n\nand another,\r\nwhich  is longer, 一二三\n" for n in range(100)]
+    files = [written(tmp_path / "a.txt", "".join(lines)), written(tmp_path / "b.md", "the end\n")]
+    for tokenizer in ("gpt2", "bpe"):
+        data = prepared_corpus(files, tmp_path / tokenizer, tokenizer=tokenizer, val_fraction=0.25)
+        splits = [data.tokenizer.decode(tokens).decode() for tokens in (data.train, data.val)]
+        assert sorted("".join(splits)) == sorted("".join(lines).replace("\r", "") + "the end\n")
+        tokens = sum(len(data.tokenizer.encode(split)) for split in splits)
+        assert abs(len(data.train) + len(data.val) - tokens) <= 20  # lines are not tokenized one by one
 
 
 @pytest.mark.slow
-def test_killed_and_started_again_it_gives_the_same_tokens_without_a_network_and_leaves_nothing(tmp_path):
+def test_killed_and_started_again_it_gives_the_same_tokens_and_leaves_nothing(tmp_path):
     words, draw = LETTERS.split(" "), random.Random(0)
-    lines = (" ".join(draw.choices(words, k=50)) for _ in range(10_000))
-    written(tmp_path / "a.txt", "\n".join(lines))
-    (home := tmp_path / "home").mkdir()
-    command = [sys.executable, "-c", PROGRAM, "a.txt", "--out", "out", "--val-fraction", "0.05"]
-    environ = os.environ | {"PYTHONPATH": str(ROOT), "HOME": str(home), "TMPDIR": str(home)}
-    with subprocess.Popen(command, cwd=tmp_path, env=environ, stderr=subprocess.DEVNULL) as process:
-        while not any(file.stat().st_size for file in tmp_path.glob(".out-*/train.bin")):
-            assert process.poll() is None
-            time.sleep(0.002)
-        process.kill()
+    file = written(tmp_path / "a.txt", "\n".join(" ".join(draw.choices(words, k=50)) for _ in range(10_000)))
+    (tmp_path / ".out-settings").mkdir()  # of somebody else
+    command = ("scripts/prepare_corpus.py", "a.txt", "--out", "out", "--val-fraction", "0.05")
+    with Program(*command, cwd=tmp_path) as process:
+        process.until(lambda: any(each.stat().st_size for each in tmp_path.glob(".out-*/train.bin")))
+        process.send_signal(signal.SIGKILL)
     assert not (tmp_path / "out").exists()
-    assert not any(home.iterdir())
-    subprocess.run(command, cwd=tmp_path, env=environ, check=True, capture_output=True)
-    assert {file.name for file in tmp_path.iterdir()} == {"a.txt", "home", "out"}
-    whole = prepared_corpus([tmp_path / "a.txt"], tmp_path / "whole", val_fraction=0.05)
+    programs.succeed(*command, cwd=tmp_path)
+    assert {each.name for each in tmp_path.iterdir()} == {"a.txt", "out", ".out-settings"}
+    whole = prepared_corpus([file], tmp_path / "whole", val_fraction=0.05)
     for split in ("train.bin", "val.bin"):
         assert (whole.folder / split).read_bytes() == (tmp_path / "out" / split).read_bytes()
+
+
+def test_bpe_learns_the_line_breaks_of_the_text(tmp_path):
+    file = written(tmp_path / "a.txt", LETTERS)
+    data = prepared_corpus([file], tmp_path / "out", tokenizer="bpe")
+    assert not any(b"\n\n" in token for token in data.tokenizer.tokens)  # the text has no empty line
 
 
 def test_a_folder_that_exists_is_not_written_over(tmp_path, text_file):
@@ -128,26 +123,25 @@ def test_a_folder_that_exists_is_not_written_over(tmp_path, text_file):
         prepared_corpus([text_file], tmp_path / "out")
 
 
-@pytest.mark.parametrize(
-    ("name", "content", "message"),
-    [
-        ("a.txt", b"abc\n\xff\xfe" * 900, "can't decode byte 0xff in position 4"),
-        ("a.jsonl", b'{"text": 5}\n', "5 is not a text"),
-        ("a.jsonl", b'{"txet": "a"}\n', "'text'.; check the file and --field"),
-        ("a.jsonl", b'{"text": "\\ud800"}\n', "not valid Unicode"),
-        ("a.jsonl", b"[" * 100_000 + b"\n", "a.jsonl: cannot be read"),
-        ("a.txt.gz", gzip.compress(random.Random(0).randbytes(9000).hex().encode())[:5000], "cannot be read"),
-        ("a.txt.zst", zstd(random.Random(0).randbytes(9000).hex().encode())[:5000], "cannot be read"),
-        ("a.parquet", table({"txet": ["a"]}), "a.parquet: cannot be read"),
-        ("a.parquet", table({"text": [1]}), "1 is not a text"),
-        ("a.txt", b"short", "too few lines"),
-        ("a.csv", b"a,b\n", "unknown extension"),
-    ],
-)
-def test_an_unreadable_file_is_named_and_leaves_nothing(tmp_path, name, content, message):
-    with pytest.raises(DataError, match=message):
-        prepared_corpus([written(tmp_path / name, content)], tmp_path / "out")
-    assert [file.name for file in tmp_path.iterdir()] == [name]
+NOISE = random.Random(0).randbytes(9000).hex().encode()
+UNREADABLE = [
+    ("a.txt", b"abc\n\xff\xfe" * 900, "can't decode byte 0xff in position 4"),
+    ("a.jsonl", b'{"text": 5}\n', "5 is not a text"),
+    ("a.jsonl", b'{"txet": "a"}\n', "'text'.; check the file and --field"),
+    ("a.jsonl", b"[" * 100_000 + b"\n", "a.jsonl: cannot be read"),
+    ("a.txt.zst", zstd(NOISE)[:5000], "cannot be read"),
+    ("a.parquet", table({"txet": ["a"]}), "a.parquet: cannot be read"),
+    ("a.txt", b"short", "too few lines"),
+    ("a.csv", b"a,b\n", "unknown extension"),
+]
+
+
+def test_an_unreadable_file_is_named_and_leaves_nothing(tmp_path):
+    for number, (name, content, message) in enumerate(UNREADABLE):
+        (folder := tmp_path / str(number)).mkdir()
+        with pytest.raises(DataError, match=message):
+            prepared_corpus([written(folder / name, content)], folder / "out")
+        assert [file.name for file in folder.iterdir()] == [name]
 
 
 def test_a_wrong_argument_is_refused(tmp_path, text_file):
