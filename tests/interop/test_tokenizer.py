@@ -2,8 +2,6 @@
 
 import json
 import random
-from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -23,7 +21,6 @@ KINDS = {
     "bpe": lambda: tokenizers.train_bpe(TEXT, "", 2000),
     "char": lambda: tokenizers.train_char(TEXT, "", 0),
     "gpt2": tokenizers.gpt2,
-    "spaces": lambda: tokenizers.train_bpe(LETTERS + " " * 100_000, "", 400),
 }
 TEXTS = st.one_of(
     st.text(),
@@ -55,11 +52,6 @@ def test_transformers_gives_our_ids_and_our_text_also_after_it_saved_the_tokeniz
     same()
 
 
-def test_a_character_that_is_not_in_the_vocabulary_is_an_error_there_too():
-    with pytest.raises(Exception, match="Missing"):
-        to_hf({"kind": "char", "chars": "ab"}).encode("abc")
-
-
 @pytest.mark.slow
 def test_the_file_of_gpt2_itself_is_read(tmp_path):
     """On the hub it lists one merge for each token, and it has no type."""
@@ -73,34 +65,24 @@ def test_the_file_of_gpt2_itself_is_read(tmp_path):
     assert read(tmp_path / "tokenizer.json") == ours.spec
 
 
-def with_normalizer(content: dict[str, Any]) -> None:
-    content["normalizer"] = {"type": "Lowercase"}
+FLAGS = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized", "special"), False)
+CHANGES = [
+    lambda content: content["model"]["merges"].reverse(),
+    lambda content: content["model"].update(end_of_word_suffix="</w>"),
+    lambda content: content["model"].update(type="Unigram", unk_id=0, vocab=[["a", 0.0]]),
+    lambda content: content["pre_tokenizer"].update(add_prefix_space=True),
+    lambda content: content.update(pre_tokenizer=None),
+    lambda content: content.update(normalizer={"type": "Lowercase"}),
+    lambda content: content["added_tokens"].append({"content": "quick", "id": 300} | FLAGS),
+    lambda content: content.clear(),
+]
 
 
-def with_a_token_in_words(content: dict[str, Any]) -> None:
-    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized", "special"), False)
-    content["added_tokens"].append({"content": "quick", "id": 300} | flags)
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda content: content["model"]["merges"].reverse(),
-        lambda content: content["model"].update(end_of_word_suffix="</w>"),
-        lambda content: content["pre_tokenizer"].update(add_prefix_space=True),
-        lambda content: content.update(pre_tokenizer=None),
-        lambda content: content.update(
-            model={"type": "Unigram", "unk_id": 0, "vocab": [["a", 0.0], ["aa", 0.0]]}
-        ),
-        lambda content: content.clear(),
-        with_normalizer,
-        with_a_token_in_words,
-    ],
-)
-def test_a_tokenizer_that_would_give_other_ids_is_refused(tmp_path, change):
+def test_a_tokenizer_that_would_give_other_ids_is_refused(tmp_path):
     spec = tokenizers.train_bpe(LETTERS.title(), "", 300).spec | {"pattern": "gpt2"}
-    content = json.loads(to_hf(spec).to_str())
-    change(content)
-    (file := Path(tmp_path / "tokenizer.json")).write_text(json.dumps(content))
-    with pytest.raises(DataError, match="use another model"):
-        read(file)
+    for change in CHANGES:
+        content = json.loads(to_hf(spec).to_str())
+        change(content)
+        (tmp_path / "tokenizer.json").write_text(json.dumps(content))
+        with pytest.raises(DataError, match="use another model"):
+            read(tmp_path / "tokenizer.json")
