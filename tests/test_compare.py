@@ -90,7 +90,7 @@ def test_programs_read_loose_runs_which_give_no_verdict_on_a_candidate(main, tmp
     SCHEMA.validate_json(out)
     assert (status, json.loads(out)["study"], len(json.loads(out)["arms"])) == (0, None, 2)
     status, out, _ = main("runs", "--candidate", "rmsnorm pre")
-    assert (status, out.count("\n"), out[:28]) == (13, 1, "loose runs give no verdicts:")
+    assert (status, out.count("\n"), out[:28]) == (13, 1, "loose runs give no verdicts;")
     assert not (tmp_path / "report").exists()
     status, _, err = main("runs", "--json", "--out", "new")  # a page is not written for programs
     assert (status, "--out: " in err.splitlines()[-1]) == (2, True)
