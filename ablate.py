@@ -133,6 +133,8 @@ def train_all(declared: Declared, train: Train, write: bool) -> dict[str, int]:
         chosen = {"written": plan.now(), "arms": arms}
         if write:
             files.write_once(file, chosen)
+    if any(arm["settings"] not in [{}, *study.trials] for arm in chosen["arms"].values()):
+        raise ConfigError(f"{file}: has settings that were not tried; restore the file")
     names = {title: arm["runs"] for title, arm in chosen["arms"].items()}
     statuses = train(plan.compared_jobs(study, chosen, names, study.seeds))
     if any(statuses.values()):

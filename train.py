@@ -39,7 +39,7 @@ from training.schedule import due_at
 def train(run: Run, tokens: Prepared, ranks: Ranks) -> None:
     """Train the run from its current step to its last one; write checkpoints, metrics and status.
     ``ranks``: the processes of torchrun; by default there is one."""
-    import torch  # imported here: it takes a second, and a typo or an ended run need not wait for it
+    import torch  # imported here: it takes a second, for which a typo need not wait
 
     from model.seeds import seed_torch
     from training.setup import set_up

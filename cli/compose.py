@@ -6,14 +6,16 @@ Each norm and placement becomes its name, its class and its options, from the YA
 import copy
 import itertools
 import os
+import re
 import textwrap
-from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import hydra
+from hydra.core.config_search_path import SearchPathQuery
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -88,13 +90,26 @@ def help_on_keys(words: list[str]) -> str:
     return "\n".join(f"{title}\n{textwrap.indent(text, '    ')}" for title, text in texts.items())
 
 
+@contextmanager
+def composing(config_dir: str | None) -> Iterator[OverridesParser]:
+    """Context manager in which configs can be composed. Yield a parser; its glob(*) finds the choices of the
+    user's folder, too."""
+    with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
+        loader = GlobalHydra.instance().config_loader()
+        if config_dir:
+            folders, own = loader.get_search_path(), f"file://{Path(config_dir).resolve()}"
+            folders.prepend("command-line", own, anchor=SearchPathQuery(provider="schema"))
+            loader.repository.initialize_sources(folders)  # type: ignore[attr-defined]
+        yield OverridesParser.create(loader)
+
+
 def values_of(words: list[str]) -> dict[str, list[str]]:
     """Return the overrides of a command line by key, one for each value, with --config-dir as an override.
     Raises ConfigError and Hydra's errors."""
     words = [word for word in arguments_for_hydra(words) if word not in FLAGS]
-    overrides = [*words[2:], *search_path(words[1])] if words[:1] == ["--config-dir"] else words
-    with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
-        parser = OverridesParser.create(GlobalHydra.instance().config_loader())
+    config_dir = words[1] if words[:1] == ["--config-dir"] else None
+    overrides = [*words[2:], *search_path(config_dir)] if config_dir else words
+    with composing(config_dir) as parser:
         return alternatives(parser.parse_overrides(overrides))
 
 
@@ -240,7 +255,7 @@ def with_architecture(composed: DictConfig, typed_keys: set[str]) -> DictConfig:
             continue
         if isinstance(value, dict):  # a norm or the placement, of which single options may be typed
             target, options = value["_target_"], [each for each in typed_keys if each.startswith(f"{key}.")]
-            if not target.startswith(("model.", "torch.nn.")):
+            if not re.fullmatch(r"model(\.\w+)+|torch\.nn\.\w+", target):
                 advice = f"if you trust it, give {key}=…"
                 raise ConfigError(f"init_from: {weights.name} names the class {target}; {advice}")
             value = value | {

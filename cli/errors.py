@@ -62,6 +62,8 @@ def error_line(error: Exception) -> str | None:
         return f"{mark.name}: line {mark.line + 1}: {' '.join(str(error.problem).split())}; correct the file"
     if type(error).__module__.startswith(("hydra.", "omegaconf.")):
         return hydras_line(error)
+    if isinstance(error, ValueError) and str(error).startswith("Config group override must be"):
+        return f"a group such as norm or model: its choice is a name ({error}); write norm=layernorm, say"
     if isinstance(error, OSError):
         where = f"{error.filename}: " if error.filename is not None else ""
         return f"{where}{error.strerror or error}; check the path, its permissions and free space"

@@ -190,6 +190,9 @@ def export_in(folder: Path, name: str) -> Pretrained:
     if "${" in json.dumps(defaults):  # it would be resolved on this machine
         raise ValueError("its settings have a ${")
     architecture = {f"model.{key}": config["model"][key] for key in SIZES}
+    targets = [config[group]["_target_"] for group in ("norm", "placement")]
+    if {*map(type, targets)} != {str} or type(architecture["model.block_size"]) is not int:
+        raise ValueError("its settings are damaged")
     defaults["data.tokenizer"] = "init_from"
     vocab_size = tokenizers.from_spec(spec).vocab_size
     return Pretrained(name, folder, architecture, defaults, vocab_size, spec)

@@ -20,7 +20,7 @@ GPT4 = (
     r"|\s+\z|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
 # what the expressions cut differently
-PROBE = "I'll WE'VE it's don't 1234567 é日本🙂 ((x)) a_b\r\n\n\t  x  \n \n\n    y\n\n  "
+PROBE = "I'll WE'VE it's don't 1234567 é e\u0301 日本🙂 ((x)) a_b\r\n\n\t  x  \n \n\n    y\n\n  "
 
 
 def to_hf(spec: dict[str, Any]) -> Tokenizer:

@@ -19,6 +19,7 @@ from cli import programs
 from cli.compose import choices
 from cli.errors import one_line_errors
 from cli.schema import RunConfig
+from data.errors import ConfigError
 from model import GPT
 from probe import causality as certificates
 from probe.hooks import buffers_kept, forward_hooks
@@ -157,7 +158,11 @@ def keeps_all(config: RunConfig) -> bool:
     """Print a line for each check. Return whether the norm passes all of them."""
     print(config.label(), flush=True)
     subject, passes = Subject(config), True
-    subject.model()  # raises if a setting is wrong
+    try:
+        subject.model()
+    except ConfigError as error:
+        print(f"builds       NO   {error}")
+        return False
     for check in (shape, gradient, causality, repeatable, state, bf16):
         try:
             answer, remark = "yes", check(subject)

@@ -10,6 +10,7 @@ import altair as alt
 
 from cli import programs
 from cli.errors import one_line_errors
+from data.errors import ConfigError
 from study import report
 from study.figures import FORMATS, PALETTE, Chart, baseline_words, grid, grid_keys, interval_range, save
 from study.page import curves as curves_of
@@ -80,6 +81,8 @@ def main() -> None:
     args = parser.parse_args()
     with one_line_errors():
         table = report.load(args.study)
+        if not any(row.mean is not None for row in table.rows):
+            raise ConfigError(f"{args.study}: no arm has ended yet; run its command first")
         charts = {"map": grid(table)} if grid_keys(table) else {"intervals": intervals(table)}
         args.out.mkdir(parents=True, exist_ok=True)
         for name, chart in {**charts, "curves": curves(table)}.items():

@@ -13,21 +13,18 @@ import random
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import hydra
 import yaml
-from hydra.core.config_search_path import SearchPathQuery
-from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from pydantic import BeforeValidator, Field
 
-from cli.compose import alternatives, arguments_for_hydra, compose_all, key_of
+from cli.compose import alternatives, arguments_for_hydra, compose_all, composing, key_of
 from cli.errors import CONF, checked, known_keys, no_such_choice, unknown_key
 from cli.schema import Checked, Count, Float, GivenPath, RunConfig, number_as_text
 from data.errors import ConfigError
@@ -143,19 +140,6 @@ def read_yaml(key: str, text: str) -> Any:
     except yaml.YAMLError as error:
         why = " ".join(str(getattr(error, "problem", error)).split())
         raise ConfigError(f"{key}: {text!r} cannot be read as YAML: {why}; correct it") from None
-
-
-@contextmanager
-def composing(config_dir: str | None) -> Iterator[OverridesParser]:
-    """Context manager in which configs can be composed. Yield a parser; its glob(*) finds the choices of the
-    user's folder, too."""
-    with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
-        loader = GlobalHydra.instance().config_loader()
-        if config_dir:
-            folders = loader.get_search_path()
-            folders.prepend("command-line", f"file://{config_dir}", anchor=SearchPathQuery(provider="schema"))
-            loader.repository.initialize_sources(folders)  # type: ignore[attr-defined]
-        yield OverridesParser.create(loader)
 
 
 def words_and_arms(asked: Asked, typed: Words, parser: OverridesParser) -> tuple[Words, list[Words]]:
@@ -375,6 +359,8 @@ def study_of(
         for arm in arms
         if arm.title not in same
     ]
+    if any(len({names[0] for names in arm.trials}) < len(trials) for arm in declared):
+        raise ConfigError(f"tune: {' '.join(asked.tune or ())}: no run depends on one of these; leave it out")
     return Study(
         schema_=1,
         name=asked.folder.name,

@@ -9,6 +9,7 @@ from filelock import FileLock
 from data.errors import ConfigError
 from study import plan
 from tests.conftest import TRAIN
+from tests.helpers.contract import check_refused
 from tests.helpers.own_norm import write_norm
 from training import identity, try_arms
 from training.run_folder import read_status
@@ -48,6 +49,9 @@ def test_a_tuned_study_from_the_words_to_the_table(succeed, command, text_file, 
     again = succeed("ablate.py", *words).stdout
     assert again.partition("Of 1 arm")[2] == rest.partition("Of 1 arm")[2]
     assert files(folder) == before
+    chosen["arms"]["norm=none placement=pre"]["settings"]["norm._target_"] = "evil.Norm"
+    (folder / "chosen.json").write_text(json.dumps(chosen))
+    check_refused(command("ablate.py", *words), "has settings that were not tried")
     other = command("ablate.py", *words, "train.steps=4")
     assert other.returncode == 1
     assert other.stderr.startswith("error: studies/norms: the study has another train.steps")

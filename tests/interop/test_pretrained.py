@@ -205,6 +205,24 @@ def test_another_norm_begins_where_theirs_was_as_far_as_it_can(tmp_path, norm, w
     assert re.fullmatch(pattern, said)
 
 
+def test_a_damaged_export_of_ours_is_one_line(tmp_path):
+    (tmp_path / "text.txt").write_text(LETTERS)
+    for settings in (
+        {"norm": {}},
+        {"norm": {"_target_": 3}},
+        {"model": {"block_size": "64"}},
+        {"norm": None},
+    ):
+        config = json.loads(configured().model_dump_json(by_alias=True)) | settings
+        meta = {"config": config, "tokenizer": {"kind": "char", "chars": CHARS}}
+        safetensors.torch.save_file(
+            {"x": torch.ones(1)}, tmp_path / "model.safetensors", {"normgpt": json.dumps(meta)}
+        )
+        pretrained.cache_clear()
+        with pytest.raises(ConfigError, match="cannot be read"):
+            configured(f"init_from={tmp_path}", f"seed={len(str(settings))}")
+
+
 RUN = [*(key for key in TINY if not key.startswith("model.")), "init_from=theirs", "data=text"]
 RUN += ["data.path=text.txt", "data.cache=cache"]
 

@@ -185,6 +185,8 @@ def test_a_mistake_is_one_line(study):
             declare(shlex.split(words))
     with pytest.raises(ConfigError, match=r"own\.yaml: says nothing; write grid: or also:"):
         study(preset=["norm=layernorm"])
+    with pytest.raises(ConfigError, match="^tune: train.eval_every: no run depends on one of these"):
+        study("tune={train.eval_every: 2 3}", "trials=2")
 
 
 def test_every_study_of_conf_has_the_runs_that_its_comment_says():
