@@ -41,7 +41,7 @@ def text(loaded: Checkpoint, meta: Meta, model: GPT, for_transformers: bool) -> 
         settings["data"] = config.data.model_dump(include=OF_DATA)
     front: dict[str, Any] = {"library_name": "transformers"} if for_transformers else {}
     front |= {"pipeline_tag": "text-generation", "tags": ["normgpt", config.norm.name]}
-    return TEMPLATES.get_template("model_card.md").render(
+    return TEMPLATES.get_template("model_card.md.jinja").render(
         front=yaml.safe_dump(front, sort_keys=False),
         name=meta.run.replace("`", "'"),
         config=config,
