@@ -7,7 +7,7 @@ python compare.py runs --baseline norm=batchnorm          another baseline than 
 python compare.py runs --metric train/loss --out loss     another metric; another folder for the page
 python compare.py studies/norms --json                    for programs: AGENTS.md
 
-It writes a page, index.html, and table.md: docs/ablations.md.
+It writes a page (index.html) and a table (table.md); docs/ablations.md describes them.
 """
 
 # Read this file from the bottom. It imports neither torch nor a model.
@@ -48,7 +48,7 @@ def load(args: argparse.Namespace) -> tuple[Table, Path]:
         raise ConfigError(f"{studies[0]}: is a study; name it alone, without other folders")
     if args.metric != loose.METRIC or args.baseline or args.where or args.mixed:
         options = "--metric --baseline --where --mixed"
-        raise ConfigError(f"{studies[0]}: a study is compared as declared; {options} are for loose runs")
+        raise ConfigError(f"{studies[0]}: the comparisons of a study are fixed; {options} are for loose runs")
     runs_dir = files.read(studies[0]).runs_dir
     if runs_dir and not Path(runs_dir).is_dir():
         why = f"its runs are in {runs_dir}, and there is no such folder here"

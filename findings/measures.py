@@ -116,7 +116,7 @@ def one_pass(x: Tensor) -> Tensor:
 @torch.no_grad()
 def cancellation(models: Arms, offsets: list[float]) -> Measured:
     """The largest error of normalized rows in fp32, compared with fp64. The mean of the rows is ``offsets``
-    standard deviations from 0. Rows that ``one_pass`` makes NaN are counted by themselves."""
+    standard deviations from 0. Rows that ``one_pass`` turns into NaN are counted separately."""
     settings, nan_shares = models["layernorm"].config, []
     noise = torch.randn(256, settings.model.n_embd, generator=torch.Generator().manual_seed(settings.seed))
     normalizers = {arm: model.load().final for arm, model in models.items()} | {"one pass": one_pass}

@@ -84,7 +84,7 @@ def models_of(
     finding: Finding, folder: Path, config_dir: str | None = None
 ) -> tuple[dict[int, Models], list[Job]]:
     """Return the models of each seed, tuning seeds included, and the runs that train them. The runs are in
-    ``folder``. Raises ConfigError, and DataError if the text is missing."""
+    ``folder``. Raises ConfigError if a setting is invalid, DataError if the text is missing."""
     key, values = next(iter(finding.over.items()), ("", [None]))
     cells = [*product(finding.arms, values)]
     words = []

@@ -139,7 +139,7 @@ class Subject:
         self.second = self.logits(first, self.idx)
         if not torch.equal(self.second, self.reference):
             if not torch.equal(self.logits(self.copy(), self.idx), self.reference):
-                raise UntestableError("it gives another output each time for the same tokens")
+                raise UntestableError("its output for the same tokens differs each time")
             self.varies.append(CALLS)
         if draws:
             without_dropout = self.copy()
@@ -303,7 +303,7 @@ def random_tokens(
 
 
 def different(idx: Tensor, other: Tensor, vocab_size: int, generator: torch.Generator) -> Tensor:
-    """Return ``other`` with other tokens where it has those of ``idx``."""
+    """Return ``other``, changed where it equals ``idx``, so that they differ everywhere."""
     idx, other = idx.cpu(), other.cpu()
     shift = torch.randint(1, vocab_size, idx.shape, generator=generator)
     return torch.where(idx == other, (idx + shift) % vocab_size, other)

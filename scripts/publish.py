@@ -18,8 +18,8 @@ PUBLISHED = ("study.json", "chosen.json", "extended.json", RUNS, CURVES)
 
 
 def publish(folder: Path, out: Path) -> None:
-    """Write the tables of a study that was trained here into ``out``. Raises OSError; ConfigError if that has
-    other files."""
+    """Write the tables of a study that was trained here into ``out``. Raises OSError, or ConfigError
+    if ``out`` has other files."""
     study, chosen, extended, runs, skipped = report.read(folder)
     if not study.runs_dir:
         raise ConfigError(f"{folder}: is published already; copy the folder")

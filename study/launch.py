@@ -138,8 +138,8 @@ class Child:
 
 
 class TwoSignals(Stop):
-    """Inside ``with``: ``number`` is that of the first signal that was received, ``twice`` whether another
-    one came more than PATIENCE later."""
+    """Inside ``with``: ``number`` is that of the first signal received; ``twice`` says if another came more
+    than PATIENCE later."""
 
     twice = False
 

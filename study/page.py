@@ -39,8 +39,8 @@ TEMPLATES = Environment(
 
 
 def write(table: Table, folder: Path) -> Path:
-    """Write index.html and table.md. Return the path of index.html. Raises OSError; ConfigError if that file
-    exists and is no page of ours."""
+    """Write index.html and table.md. Return the path of index.html. Raises OSError, or ConfigError
+    if that file exists and compare.py did not write it."""
     index = folder / "index.html"
     if index.exists() and OURS not in index.read_text(encoding="utf-8", errors="replace")[:1000]:
         raise ConfigError(f"{index}: is not a page of compare.py; remove it, or name a new folder: --out")

@@ -105,7 +105,7 @@ def test_a_terminal_shows_the_first_forty_groups(main, tmp_path):
     assert (tmp_path / "report" / "table.md").read_text().count("| layernorm pre code=") == 43
 
 
-OF_A_STUDY = f"{STUDY}: a study is compared as declared"
+OF_A_STUDY = f"{STUDY}: the comparisons of a study are fixed"
 REFUSALS = {
     "nowhere": "nowhere: no such folder",
     "studies/norm": "studies/norm: no such folder; did you mean studies/norms?",

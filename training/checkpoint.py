@@ -149,13 +149,13 @@ def newest(folder: Path, run: str) -> Checkpoint | None:
         try:
             checkpoint = load(path)
             if (checkpoint.meta.run, checkpoint.meta.step) != (run, step):
-                raise CheckpointError(f"{path}: of another run or step; remove it")
+                raise CheckpointError(f"{path}: belongs to another run or step; remove it")
         except CheckpointError as error:
             unusable[path] = str(error).rpartition(";")[0]
             continue
         for damaged, why in unusable.items():
             damaged.rename(f"{damaged}.unusable")
-            print(f"warning: {why}; renamed, resuming from {path.name}", file=sys.stderr)
+            print(f"warning: {why}; renamed it; resuming from {path.name}", file=sys.stderr)
         return checkpoint
     for why in unusable.values():
         raise CheckpointError(f"{why}; no older file is usable; fresh=true starts the run over")

@@ -1,4 +1,4 @@
-"""The device and precision of a run, torch's process-wide switches for them, and a lack of memory."""
+"""The device and precision of a run, torch's switches for them, and errors when memory runs out."""
 
 import ctypes
 import re

@@ -72,7 +72,7 @@ def is_installed(path: Path) -> bool:
 def source(target: str) -> str:
     """Return the code of ``package.module.Class``, and of the functions, classes and constants that it names,
     in its file and in others that are not installed packages; without comments and docstrings. The code is
-    parsed, not imported. A class of torch gives "": environment.json has torch's version."""
+    parsed, not imported. For a class of torch, return "": environment.json has torch's version."""
     module, _, name = target.rpartition(".")
     found: dict[tuple[str, str], str] = {}
     follow(module, name, found)

@@ -23,7 +23,7 @@ def load_run(folder: str | Path, which: str = "best", trust: str = "") -> "tuple
 
     Args:
         which: "best" (lowest val/loss) or "last".
-        trust: packages, separated by commas, whose classes the checkpoint may use, too.
+        trust: more packages whose classes the checkpoint may use, separated by commas.
 
     Raises:
         UserError: there is no such run, or it has no usable checkpoint.

@@ -25,8 +25,8 @@ LARGE = 2**16  # elements; a CPU is faster if it takes larger matrices one at a 
 
 
 class BaseOptimizer(torch.optim.Optimizer):
-    """torch's methods without their ``torch._dynamo`` wrappers: the first call of a wrapper imports the
-    compiler, which takes a third of the time that an uncompiled run needs to start."""
+    """torch's methods without their ``torch._dynamo`` wrappers. The first call of a wrapper imports the
+    compiler, which would be a third of an uncompiled run's start."""
 
     found_inf: Tensor | None = None
     state_keys: ClassVar[tuple[str, ...]]
@@ -198,5 +198,5 @@ class Optimizer:
             optimizer.zero_grad(set_to_none=True)
 
     def skip_is_known(self) -> bool:
-        """Return whether an update was skipped; on a GPU, which alone knows, False."""
+        """Return whether an update was skipped, as far as the CPU knows: on a GPU, always False."""
         return not self.skips_on_device and bool(self.skipped)

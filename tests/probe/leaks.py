@@ -331,7 +331,7 @@ HONEST: dict[str, Entry] = {
 }
 CANNOT_TELL: dict[str, tuple[str, Entry]] = {
     "clock": (
-        "it gives another output each time for the same tokens",
+        "its output for the same tokens differs each time",
         lambda m, x: unit(x) * (1 + time.perf_counter_ns() % 1000 / 10_000),
     ),
     "nan": ("its logits are not finite", lambda m, x: unit(x) * torch.nan),
