@@ -1,1 +1,1 @@
-"""Benchmarks, most of them beside nanoGPT: ``python -m bench --help``."""
+"""Benchmarks, most of them in comparison with nanoGPT: ``python -m bench --help``."""

@@ -1,4 +1,4 @@
-"""Measure the speed of this project, for the most part beside nanoGPT, and write it to bench/results.
+"""Measure the speed of this project, mostly in comparison with nanoGPT, and write it to bench/results.
 
     python -m bench train     tokens per second of a training step
     python -m bench sample    tokens per second of sampling
@@ -47,9 +47,13 @@ def parse() -> argparse.Namespace:
     parser.add_argument(
         "overrides", nargs="*", metavar="KEY=VALUE", help="for our train.py, after all others"
     )
-    parser.add_argument("--peer", type=Path, metavar="CHECKOUT", help="of nanoGPT")
-    parser.add_argument("--size", action="append", choices=SIZES, help="repeatable; train, sample, norms")
-    parser.add_argument("--steps", type=programs.positive, help="of each run; train, quality, ablation")
+    parser.add_argument("--peer", type=Path, metavar="CHECKOUT", help="a checkout of nanoGPT")
+    parser.add_argument(
+        "--size", action="append", choices=SIZES, help="may be repeated; for train, sample, norms"
+    )
+    parser.add_argument(
+        "--steps", type=programs.positive, help="steps of each run; for train, quality, ablation"
+    )
     parser.add_argument("--compile", action="store_true", help="compile what both train")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="default: cpu")
     parser.add_argument("--rounds", type=programs.positive, default=3, help="default: 3")
@@ -62,7 +66,7 @@ def parse() -> argparse.Namespace:
 
 
 def facts(options: argparse.Namespace) -> dict[str, Any]:
-    """Return what was measured, and on which machine, of which versions, on which day."""
+    """Return what was measured, on which machine, with which versions, and on which day."""
     what = " ".join([MEASUREMENTS[options.name][1], *["Compiled."] * options.compile, *options.overrides])
     machine = torch.cuda.get_device_name() if options.device == "cuda" else processor()
     machine += f", {torch.get_num_threads()} threads"
@@ -91,7 +95,7 @@ def main() -> None:
             beside.train("model.n_layer=1", "train.steps=1", "train.eval_windows=1", "compile=false")
         for number in range(options.rounds):
             print(f"{options.name}: round {number + 1} of {options.rounds}", file=sys.stderr, flush=True)
-            for title, values in list(measure(beside, options, number)):  # whole rounds only
+            for title, values in list(measure(beside, options, number)):  # list: keeps whole rounds only
                 for name, value in values.items():
                     result["rows"].setdefault(title, {}).setdefault(name, []).append(value)
             write_atomically(out, json.dumps(result, indent=1) + "\n")

@@ -1,5 +1,5 @@
-"""The four measurements beside nanoGPT. Each yields the rows of one round: a title, and values by name. A
-ratio above 1 means that our program is faster."""
+"""The four comparisons with nanoGPT. Each yields the rows of one round; a row is a title, and values by name.
+A ratio above 1 means that our program is faster."""
 
 import argparse
 from collections.abc import Iterator, Sequence
@@ -51,10 +51,12 @@ def train(programs: Programs, options: argparse.Namespace, _number: int) -> Iter
 
 
 def sample(programs: Programs, options: argparse.Namespace, _number: int) -> Iterator[Row]:
-    """Tokens per second of one text at a time, from one token, at temperature 1, with all tokens allowed.
+    """Tokens per second when one text at a time is sampled, from a prompt of one token, at temperature 1,
+    with all tokens allowed.
 
-    When a text is longer than the context, nanoGPT reads a full context for each token, our model between
-    half of it and all. The rows ``and start`` are seconds from the program's start to the end of a text.
+    When a text is longer than the context, nanoGPT reads a full context for each token; our model reads
+    between half of it and all of it. The rows ``and start`` are the seconds from the program's start to the
+    end of the first text.
     """
     for name in options.size or ("4x128", "6x384"):
         quick = ["--max_iters=1", "--batch_size=1", "--eval_interval=1", "--eval_iters=1"]
@@ -77,9 +79,9 @@ def sample(programs: Programs, options: argparse.Namespace, _number: int) -> Ite
 def quality(programs: Programs, options: argparse.Namespace, number: int) -> Iterator[Row]:
     """Seconds of a whole command, and its loss on the validation split. Our seed is the number of the round.
 
-    nanoGPT trains its recipe for a CPU. Untimed, it then estimates the loss of its last checkpoint on 200
-    batches of 64 windows, which is within about 0.003 of the whole split's loss. Seconds are comparable only
-    if our loss is not above nanoGPT's.
+    nanoGPT trains its recipe for a CPU. It then estimates the loss of its last checkpoint on 200 batches of
+    64 windows, which is not timed. This estimate is within about 0.003 of the whole split's loss. Seconds are
+    comparable only if our loss is not above nanoGPT's.
     """
     steps = options.steps or 2000
     recipe = [*CPU_RECIPE, *nanogpt_steps(steps), f"--eval_interval={steps if steps % 250 else 250}"]
@@ -96,8 +98,9 @@ def quality(programs: Programs, options: argparse.Namespace, number: int) -> Ite
 
 
 def ablation(programs: Programs, options: argparse.Namespace, _number: int) -> Iterator[Row]:
-    """Seconds of eight runs of our default size. Ours are one sweep, as many at once as there are cores;
-    nanoGPT, whose norm is fixed, trains eight times, each time with all cores. Both evaluate as on a CPU."""
+    """Seconds of eight runs of our default size. Our runs are one sweep, with as many at once as there are
+    cores. nanoGPT, whose norm is fixed, trains eight times, each time with all cores. Both evaluate as on a
+    CPU."""
     steps = options.steps or 400
     flags = [*CPU_RECIPE, "--batch_size=32", *nanogpt_steps(steps), f"--eval_interval={steps}"]
     peer = sum(programs.nanogpt_train(programs.new_folder(), *flags).seconds for _ in range(8))

@@ -34,7 +34,8 @@ def norms(_programs: object, options: argparse.Namespace, _number: int) -> Itera
 
 @cache
 def forward_and_backward(norm: str, size: str, compute: device.Compute, mode: str) -> Callable[[], object]:
-    """Return a call of a norm and its gradients; input in ``compute``'s precision, parameters in fp32."""
+    """Return a function that calls a norm and takes its gradients. The input has ``compute``'s precision, the
+    parameters are fp32."""
     config = compose.choices([f"norm={norm}", "placement=pre"])[""]
     shape = (SIZES[size].batch_size, SIZES[size].block_size, SIZES[size].n_embd)
     dtype = torch.bfloat16 if compute.precision == "bf16" else torch.float32

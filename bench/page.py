@@ -18,7 +18,7 @@ round; above 1, ours is faster. [docs/performance.md](../docs/performance.md) ex
 
 
 def table(rows: dict[str, dict[str, list[float]]]) -> list[str]:
-    """Return a table of the ratio in each row, or of the row's only value."""
+    """Return a table with the ratio of each row, or the row's only value."""
     lines = ["||median|range|rounds|", "|:--|--:|--:|--:|"]
     for title, by_name in rows.items():
         values = by_name.get("ratio") or next(iter(by_name.values()))

@@ -1,4 +1,4 @@
-"""Run our programs and nanoGPT's as a user does: each in its own process, with nothing compiled before."""
+"""Run our programs and nanoGPT's as a user does: each in its own process, with no code compiled earlier."""
 
 import os
 import re
@@ -58,7 +58,7 @@ class Ended(NamedTuple):
     lines: list[tuple[float, str]]  # what it printed: seconds since the start, line
 
     def numbers(self, pattern: str) -> list[float]:
-        """Return the number in the group of each line that matches."""
+        """Return, for each line that matches, the number in the pattern's group."""
         matches = (re.search(pattern, line) for _, line in self.lines)
         return [float(match[1].replace(",", "")) for match in matches if match]
 
@@ -80,7 +80,7 @@ def run(command: Sequence[str], folder: Path, compiled: Path) -> Ended:
 
 @dataclass(frozen=True)
 class Programs:
-    """Our programs, and those of a checkout of nanoGPT, in which its prepare.py has run; both on its text."""
+    """Our programs, and those of a checkout of nanoGPT in which prepare.py has run; both use the text there."""
 
     peer: Path  # the checkout; nothing is written here
     work: Path
@@ -102,7 +102,6 @@ class Programs:
         return ended, sorted(file.parent for file in folder.glob("*/status.json"))
 
     def sample(self, *words: str) -> Ended:
-        """Run our sample.py."""
         return run(["sample.py", f"device={self.device}", *words], ROOT, self.new_folder())
 
     def nanogpt_train(self, out: Path, *flags: str) -> Ended:

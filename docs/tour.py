@@ -57,7 +57,7 @@ from probe.causality import certificate
 from probe.metric_names import selection
 from study.report import load
 
-WORK = Path(tempfile.mkdtemp())  # all files that this notebook writes are in here
+WORK = Path(tempfile.mkdtemp())  # the notebook writes all its files here
 alt.renderers.enable("svg")
 
 
@@ -141,7 +141,7 @@ for offset in (0, 100, 1e4, 1e6):
     errors = [difference(norm(rows), exact) for norm in (cancelling, by_hand, LayerNorm(128))]
     print(f"{offset:8.0f}   {errors[0]:13.0e}   {errors[1]:12.0e}   {errors[2]:13.0e}")
     assert errors[2] < 1e-5
-assert not errors[0] < 1  # at the largest offset it is wrong altogether, or NaN
+assert not errors[0] < 1  # at the largest offset the result is wrong, or NaN
 assert errors[1] > 100 * errors[2]
 
 # %% [markdown]

@@ -1,4 +1,4 @@
-"""Causal self-attention: a block's first branch, from x (B, T, C) to what is added to the residual stream.
+"""Causal self-attention, a block's first branch: it maps x (B, T, C) to what is added to the residual stream.
 
 Shapes: B rows, T time steps, C = n_embd channels, nh heads of hs = C / nh channels.
 """
@@ -14,7 +14,7 @@ from model.layers import GPT2, Dropout, Init, Linear, dropout
 
 
 class Attend(nn.Module):
-    """softmax(q kᵀ / √hs) v, where each position sees itself and its past."""
+    """softmax(q kᵀ / √hs) v, where each position sees only itself and earlier positions."""
 
     def __init__(self, dropout: float) -> None:
         super().__init__()
@@ -30,13 +30,14 @@ class CausalSelfAttention(nn.Module):
 
     Args:
         n_embd, n_head: channels C, a multiple of n_head.
-        qk_norm: hs -> a norm: one for the queries of all heads, another for the keys; default none.
-        rotate: hs -> a module for queries and keys after qk_norm: ``model.embeddings.Rotary``; default none.
+        qk_norm: hs -> a norm. All heads share one for queries and one for keys. Default: none.
+        rotate: hs -> a module that queries and keys pass after qk_norm, such as ``model.embeddings.Rotary``;
+            default: none.
         attend: dropout -> a module that maps q, k, v to the weighted values: ``Attend`` or ``PlainAttend``.
         dropout: probability, on the attention weights and on the output.
         bias: add a bias in the linear maps.
         init: gives the std of the weights.
-        gain, projection_gain: factors on it, for the values and for the last projection.
+        gain, projection_gain: factors on this std, for the values and for the last projection.
 
     Raises:
         ValueError: n_embd is not a multiple of n_head.
@@ -78,10 +79,10 @@ class CausalSelfAttention(nn.Module):
 
 
 class PlainAttend(Attend):
-    """Attend's function, computed by matrix products and a softmax.
+    """The same function as Attend, computed by matrix products and a softmax.
 
     On a CPU PlainAttend trains faster in bf16 or with dropout: torch's fused kernel has a slow backward and
-    no dropout, and torch's fallback makes more passes over the weights.
+    does not support dropout, and torch's fallback makes more passes over the attention weights.
     """
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:  # (B, nh, T, hs) each -> the same

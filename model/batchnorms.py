@@ -1,4 +1,4 @@
-"""The norms whose statistics run over the batch. model/norms.py says what a norm has to provide."""
+"""The norms that take statistics over the batch. model/norms.py says what a norm has to provide."""
 
 import math
 from typing import Any
@@ -17,7 +17,7 @@ def ranks(sync: bool) -> int:
 
 
 def of_each(mine: Tensor, ranks: int) -> Tensor:
-    """Gather ``mine`` of all ranks: (ranks, …). gloo's all-reduce of a small tensor takes 3 times as long."""
+    """Return ``mine`` of all ranks, (ranks, …). gloo's all-reduce of a small tensor takes 3 times as long."""
     if ranks == 1:
         return mine[None]
     every = [torch.empty_like(mine) for _ in range(ranks)]
@@ -26,10 +26,11 @@ def of_each(mine: Tensor, ranks: int) -> Tensor:
 
 
 class StandardizeBatch(torch.autograd.Function):
-    """y = (x − μ) · s with s = 1/√(σ² + ε), with μ, σ² over the leading dimensions ``over`` of x and over
-    the shares of all ``ranks``. Returns y, μ and σ²; μ and σ² are not differentiable.
+    """y = (x − μ) · s with s = 1/√(σ² + ε). μ and σ² are taken over the leading dimensions ``over`` of x, on
+    all ``ranks`` together. Returns y, μ and σ²; μ and σ² are not differentiable.
 
-    If g is the gradient of y, that of x is s · (g − E[g] − y · E[g·y]), where E is the same mean as in μ.
+    Let g be the gradient with respect to y. The gradient with respect to x is then s · (g − E[g] − y ·
+    E[g·y]), where E is the mean over the same numbers as in μ.
     """
 
     @staticmethod
@@ -40,7 +41,7 @@ class StandardizeBatch(torch.autograd.Function):
         mean = x.sum(over) / n
         y = x - mean
         var = y.square().sum(over) / n
-        if ranks > 1:  # equal shares of x (Chan, Golub & LeVeque 1983, eq. 2.1)
+        if ranks > 1:  # each has an equal share of x (Chan, Golub & LeVeque 1983, eq. 2.1)
             means, variances = of_each(torch.stack([mean, var]), ranks).unbind(1)
             own, mean = mean, means.mean(0)
             var = (variances + (means - mean).square()).mean(0)
@@ -66,14 +67,14 @@ class StandardizeBatch(torch.autograd.Function):
 class BatchNorm(Affine):
     """y = (x − μ) / √(σ² + ε) · weight + bias, μ, σ² of a channel over batch and time (Ioffe & Szegedy 2015).
 
-    In training, statistics run over all B·T values of a channel in the micro-batch; in evaluation they are
-    running estimates. So the model is one function in training and another in evaluation. The function in
-    training is noisy for small batches, and it LEAKS THE FUTURE: tokens after t and other rows scale position
-    t. The training loss is then not that of a language model. Evaluation is causal (probe/causality.py
-    measures both).
+    In training, BatchNorm takes statistics over all B·T values of a channel in the micro-batch; in evaluation
+    it uses running estimates. So the model computes one function in training and another in evaluation. In
+    training the function is noisy for small batches, and it LEAKS THE FUTURE: the output at t depends on
+    later tokens and on other rows, so the training loss is not that of a language model. In evaluation the
+    model is causal (probe/causality.py tests both).
 
-    The biased variance normalizes, the unbiased one enters the running estimate, as in torch.nn.BatchNorm1d
-    on (N, C, L). The state dict is interchangeable with torch's.
+    The norm uses the biased variance and puts the unbiased one into the running estimate, as
+    torch.nn.BatchNorm1d does on (N, C, L). Each loads the other's state dict.
 
     Args:
         channels: C, the last dimension of the input.
@@ -83,7 +84,8 @@ class BatchNorm(Affine):
         sync: with several ranks, take the statistics of the whole batch, not of each rank's share.
 
     Raises:
-        ValueError: the number of channels differs, or training has one value per channel (σ² would be 0).
+        ValueError: the input has another number of channels or, in training, only one value per channel (σ²
+            would be 0).
     """
 
     num_batches_tracked: Tensor
@@ -142,19 +144,20 @@ class BatchNorm(Affine):
 
 
 class TorchBatchNorm(nn.BatchNorm1d):
-    """torch.nn.BatchNorm1d on (…, C): BatchNorm's function and checkpoint, and its LEAK in training."""
+    """torch.nn.BatchNorm1d on (…, C): BatchNorm's function and checkpoint, and the same LEAK in training."""
 
     def forward(self, input: Tensor) -> Tensor:
         return super().forward(input.flatten(0, -2)).view_as(input)
 
 
 class PositionBatchNorm(BatchNorm):
-    """BatchNorm with μ, σ² of each channel at each time step, over the rows of the batch: the form for
-    recurrent networks (Cooijmans et al. 2016, arXiv 1603.09025). Weight and bias are shared over time.
+    """BatchNorm with its own μ, σ² for each channel at each time step, taken over the rows of the batch, as
+    for recurrent networks (Cooijmans et al. 2016, arXiv 1603.09025). All time steps share weight and bias.
 
-    No token sees the future, not even in training, but each sees the OTHER ROWS at its time step: a batch
-    needs two rows or more; statistics of few are noisy. For 4 rows of mean 1e4 and std 1 the output is off by
-    0.005 in fp32 (torch's: 0.003). ``weight`` begins at 1 (paper: 0.1). ``start``: as in LearnedPositions.
+    No token sees the future, not even in training, but each sees the OTHER ROWS at its time step. A batch
+    needs at least two rows, and the statistics of few rows are noisy. For 4 rows of mean 1e4 and std 1 the
+    output in fp32 is off by 0.005 (torch's: 0.003). ``weight`` is initialised to 1 (paper: 0.1). ``start`` is
+    as in LearnedPositions.
 
     Args:
         channels, eps, momentum, affine, bias, sync: as in BatchNorm.
@@ -188,13 +191,13 @@ class PositionBatchNorm(BatchNorm):
 
 
 class RunningBatchNorm(BatchNorm):
-    """BatchNorm with the mean and variance of EARLIER steps, which are updated after use, so nothing leaks.
+    """BatchNorm with the mean and variance of EARLIER steps: both are updated after use, so nothing leaks.
 
     No gradient flows through the moments, so nothing keeps weights from growing; Ioffe 2017 (arXiv
-    1702.03275) warns that a model can blow up. One measurement: four pre-norm blocks of 128 channels, started
-    at GPT-2's std of 0.02, did not get below the loss of guessing in 300 steps with a momentum of 0.1.
-    The moments begin at 0 and 1, like torch's. With the default of 0.01 a third of this start is left after
-    100 steps.
+    1702.03275) warns that a model can blow up. In one measurement, with a momentum of 0.1, four pre-norm
+    blocks of 128 channels, initialised with GPT-2's std of 0.02, did not get below the loss of guessing in
+    300 steps. As in torch, the mean begins at 0 and the variance at 1. With the default momentum of 0.01, a
+    third of these initial values is left after 100 steps.
     """
 
     def __init__(
@@ -204,7 +207,7 @@ class RunningBatchNorm(BatchNorm):
 
     def in_training(self, x: Tensor) -> Tensor:
         y = self.in_evaluation(x)
-        # New tensors, as a compiled backward reads the old ones again, even if updated (pytorch #197039).
+        # New tensors: a compiled backward reads the old ones again, even after an update (pytorch #197039).
         self.running_mean, self.running_var = self.running_mean.clone(), self.running_var.clone()
         with torch.no_grad():
             super().in_training(x)
@@ -215,10 +218,11 @@ class PowerNorm(Affine):
     """y = x / √(ψ² + ε) · weight + bias, with ψ² a running mean of each channel's x² over EARLIER steps (Shen
     et al. 2020, arXiv 2003.07845).
 
-    No mean is subtracted, as means vary most between batches of text. As in RunningBatchNorm, ψ is updated
-    after use, so nothing leaks. Three parts of the paper are left out: the approximate gradient through ψ,
-    which subtracts a running mean of ŷ·∂L/∂ŷ; GroupScaling of the tokens; and, in its code, a first phase of
-    4,000 to 10,000 steps that uses the batch's own statistics, which leak.
+    PowerNorm subtracts no mean, because means vary most between batches of text. As in RunningBatchNorm, ψ is
+    updated after use, so nothing leaks. Three parts of the paper's method are left out: the approximate
+    gradient through ψ, which subtracts a running mean of ŷ·∂L/∂ŷ; GroupScaling of the tokens; and a first
+    phase, found in the paper's code, of 4,000 to 10,000 steps that use the batch's own statistics, which
+    leak.
 
     Args:
         channels: C, the last dimension of the input.

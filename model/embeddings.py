@@ -42,7 +42,7 @@ class Embedding(nn.Module):
     Args:
         vocab_size, block_size, n_embd: number of distinct tokens; longest context; channels C.
         positions: (block_size, n_embd, init) -> a module that adds the positions; nn.Identity: none.
-        scale: √C -> a module that scales: ``model.placements.LearnedScale``; default none.
+        scale: √C -> a module that scales, such as ``model.placements.LearnedScale``; default: none.
         norm: C -> the norm of the embedding; default none.
         dropout: probability.
         init: std of the weights.
@@ -72,15 +72,16 @@ class Embedding(nn.Module):
 
 
 class Rotary(nn.Module):
-    """Rotate channels i and i + hs/2 of a query or key at position t, as a pair, by t · base^(−2i/hs) radians
-    (Su et al. 2021, arXiv 2104.09864; paired as in GPT-NeoX).
+    """Rotate each pair of channels, i and i + hs/2, of a query or key at position t by t · base^(−2i/hs)
+    radians (Su et al. 2021, arXiv 2104.09864; paired as in GPT-NeoX).
 
-    A product q·k then depends on the distance of the two positions alone. Nothing is learned, and the lengths
-    of q and k do not change. Angles are computed in at least fp32. ``start`` is as in LearnedPositions.
+    Then q·k depends on the two positions only through their distance. Nothing is learned, and the lengths of
+    q and k do not change. Angles are computed in at least fp32. ``start`` is as in LearnedPositions.
 
     Args:
         hs: channels of a head.
-        base: of the geometric progression of angles: pairs turn once in 2π to 2π·base^(1−2/hs) steps.
+        base: of the geometric progression of angles. The fastest pair turns once in 2π steps, the slowest
+            once in 2π·base^(1−2/hs) steps.
 
     Raises:
         ValueError: hs is odd.
@@ -105,8 +106,8 @@ class Rotary(nn.Module):
         return torch.cat([a * cos - b * sin, b * cos + a * sin], dim=-1).to(x.dtype)
 
 
-# What adds positions to the embedding, and what rotates queries and keys. Without either only the causal mask
-# tells order (Haviv et al. 2022, arXiv 2203.16634).
+# What adds positions to the embedding, and what rotates queries and keys. Without either, only the causal
+# mask tells the model the order of tokens (Haviv et al. 2022, arXiv 2203.16634).
 POSITIONS: dict[str, tuple[Callable[[int, int, Init], nn.Module], Callable[[int], nn.Module]]] = {
     "learned": (LearnedPositions, nn.Identity),
     "rotary": (nn.Identity, Rotary),

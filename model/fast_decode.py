@@ -14,9 +14,9 @@ from torch import Tensor, nn
 
 
 def without_overhead(module: nn.Module) -> Any:
-    """Return ``module`` rebuilt with the same tensors, from objects whose call is ``forward`` itself.
+    """Return a copy of ``module``, with the same tensors, that calls each module's ``forward`` directly.
 
-    Hooks are ignored, and parameters and child modules are plain attributes, found without
+    Hooks are ignored. Parameters and child modules are plain attributes, which Python finds without
     ``nn.Module.__getattr__``.
     """
     children = {
@@ -28,14 +28,14 @@ def without_overhead(module: nn.Module) -> Any:
 
 
 def called_directly(kind: type[nn.Module]) -> type[nn.Module]:
-    """Return a subclass of this kind of module whose call is ``forward``."""
+    """Return a subclass of ``kind`` that calls ``forward`` directly."""
     return type(kind.__name__, (kind,), {"__call__": kind.forward})
 
 
 @contextmanager
 def without_onednn() -> Iterator[None]:
     """Context manager: switch oneDNN off, for the whole process. For one row on a CPU torch's own kernels are
-    faster, as oneDNN rearranges a bf16 matrix for each product and sets up each GELU anew."""
+    faster, because oneDNN rearranges a bf16 matrix for each product and sets up each GELU anew."""
     onednn: Any = torch.backends.mkldnn
     was_enabled, onednn.enabled = onednn.enabled, False
     try:
@@ -45,7 +45,7 @@ def without_onednn() -> Iterator[None]:
 
 
 class LinearIn(nn.Module):
-    """``linear`` with the matrix and the product in ``dtype``; the output has the dtype of the input."""
+    """``linear`` with its matrix and its product in ``dtype``; the output has the dtype of the input."""
 
     def __init__(self, dtype: torch.dtype, linear: nn.Linear) -> None:
         super().__init__()

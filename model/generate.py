@@ -24,9 +24,9 @@ from model.layers import Linear
 def window_start(n: int, block_size: int) -> int:
     """Return the index of the first of n tokens that the model sees when it predicts the next token.
 
-    As long as the n tokens fit, the model sees all. Then the window hops: it drops its older half, and grows
-    until it is full again. Between two hops every token keeps its position in the window, so its keys and
-    values stay valid; with learned positions a window could not slide.
+    While the n tokens fit, the model sees all of them. Then the window hops: it drops its older half, and
+    grows until it is full again. Between two hops every token keeps its position in the window, so its keys
+    and values stay valid. A sliding window would change the learned position of every token.
     """
     hop = max(1, block_size // 2)
     return hop * max(0, -(-(n - block_size) // hop))
@@ -36,11 +36,11 @@ def window_start(n: int, block_size: int) -> int:
 def generate(
     last_logits: Callable[[Tensor], Tensor], idx: Tensor, block_size: int, draw: Callable[[Tensor], Tensor]
 ) -> Iterator[Tensor]:
-    """Yield the next token of each row, (B,) int64, after idx (B, n) with n ≥ 1; the iterator never ends.
+    """Continue idx (B, n), n ≥ 1, without end: yield one token per row, (B,) int64, at a time.
 
     Args:
         last_logits: a window of tokens (B, ≤ T) -> the logits (B, V) of the token after it.
-        idx: the prompt, on the device on which ``draw`` puts its tokens.
+        idx: the prompt, on the device of the tokens that ``draw`` returns.
         block_size: T.
         draw: logits (B, V) -> tokens (B,).
     """
@@ -57,12 +57,12 @@ def generate(
 def draw(
     logits: Tensor, temperature: float, top_k: int | None, top_p: float | None, uniform: Tensor
 ) -> Tensor:
-    """Draw a token from each row of logits (B, V), as (B,) int64: the first token at which the cumulative
+    """Draw a token for each row of logits (B, V): (B,) int64. It is the first token at which the cumulative
     probability exceeds the row's random number, ``uniform`` (B, 1) in [0, 1), fp64.
 
-    The logits are divided by temperature; 0 takes the largest logit. top_k keeps the k largest logits; top_p
-    keeps the fewest tokens whose probabilities add up to p (nucleus sampling, Holtzman et al. 2020), after
-    temperature and top_k."""
+    The logits are divided by temperature; a temperature of 0 takes the largest logit. top_k keeps the k
+    largest logits. After both, top_p keeps the fewest tokens whose probabilities add up to p (nucleus
+    sampling, Holtzman et al. 2020)."""
     if temperature == 0:
         return logits.argmax(dim=-1)
     scores, tokens = logits.double(), None
@@ -87,8 +87,9 @@ def sample(
     top_p: float | None = None,
     generator: torch.Generator | None = None,
 ) -> Tensor:
-    """Return ``idx`` (B, n) int64 with ``max_new_tokens`` more tokens that the model has drawn, (B, n + new).
-    The model runs in evaluation mode; its own mode is kept. ``draw`` explains the other arguments."""
+    """Return ``idx`` (B, n) int64, followed by ``max_new_tokens`` tokens drawn from the model: (B, n + new).
+    The model runs in evaluation mode, and has its own mode again afterwards. ``draw`` explains the other
+    arguments."""
     was_training = model.training
     model.eval()
     idx = idx.to(model.head.weight.device)
@@ -106,17 +107,18 @@ def sample(
 class Decoder:
     """Compute the last logits of a window as ``model`` does in evaluation mode, but with a key-value cache.
 
-    When a window is the previous one plus one token, only that token goes through the model. That is right
-    if, attention aside, a position's output depends only on the position and its input; ``agrees`` checks it.
+    When a window is the previous one plus one token, only that token goes through the model. This is correct
+    if, outside of attention, the output at a position depends only on the position and the input there;
+    ``agrees`` tests this.
 
-    The model itself is not changed: the decoder has a copy with the same parameters, in which attention has a
-    cache, dropout is left out, and a module whose own class, not a parent, has a method ``torchs`` is
-    replaced by the result, which is faster for one token. A module that depends on positions has an int
-    ``start``, at which its input begins.
+    The model itself does not change. The decoder has a copy with the same parameters, without dropout, in
+    which attention has a cache. If a module's own class, not a parent, has a method ``torchs``, its result
+    replaces the module, because it is faster for one token. A module that depends on positions has an int
+    ``start``, the position at which its input begins.
 
     Args:
         model: on any device, with parameters in fp32.
-        dtype: dtype of the matrices of each ``Linear`` and of its input; bf16 halves the bytes read for each
+        dtype: dtype of the matrix and of the input of each ``Linear``; bf16 halves the bytes read for each
             token. The rest is computed in fp32.
     """
 
@@ -170,7 +172,7 @@ class CachedAttend(nn.Module):
         return F.scaled_dot_product_attention(q, *past, is_causal=self.start == 0)
 
 
-LONGEST = 256  # tokens that ``agrees`` decodes; it takes a second for GPT-2
+LONGEST = 256  # ``agrees`` decodes at most so many tokens, for GPT-2 in a second
 
 
 @torch.inference_mode()
@@ -184,7 +186,7 @@ def agrees(model: GPT, vocab_size: int) -> bool:
     try:
         decoder = Decoder(model)
         decoded = torch.stack([decoder(idx[:, :n])[0] for n in lengths])
-    except Exception:  # a norm that cannot be copied, or called as Decoder does
+    except Exception:  # a norm that cannot be copied, or called as Decoder calls it
         return False
     if not expected.isfinite().all():
         return True  # there is nothing to agree on
@@ -192,6 +194,6 @@ def agrees(model: GPT, vocab_size: int) -> bool:
 
 
 def uncached(model: GPT) -> Callable[[Tensor], Tensor]:
-    """Return the function from a window to its last logits, computed by the model without a cache."""
+    """Return a function that computes the last logits of a window with the model, without a cache."""
     device = model.head.weight.device
     return lambda window: model(window.to(device))[:, -1]

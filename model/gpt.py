@@ -54,7 +54,7 @@ class GPT(nn.Module):
         norm: number of features n -> a module that maps (…, T, n) to the same shape.
         placement: n_layer -> the placement, which wires norms and branches into the residual stream.
         final_norm: the norm before the head; default: ``norm``, if the placement has a final norm.
-        embedding, attention, mlp: their factories. Options are set by partial(Embedding, norm=…, scale=…,
+        embedding, attention, mlp: their factories. Set options by partial(Embedding, norm=…, scale=…,
             positions=…), partial(CausalSelfAttention, qk_norm=…, rotate=…), partial(MLP, activation=…).
         head: (n_embd, vocab_size, init) -> the map to logits.
         tie: use the token embedding as the head's weight (Press & Wolf 2017).
@@ -67,7 +67,7 @@ class GPT(nn.Module):
 
     Raises:
         ValueError: n_embd is not a multiple of n_head, or dropout is not in [0, 1).
-        TypeError: norm or placement is a name.
+        TypeError: norm or placement is a string.
     """
 
     def __init__(

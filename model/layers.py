@@ -1,5 +1,5 @@
-"""The small layers that the network is built from (linear maps, the head, dropout), and the initialization of
-all weights: every matrix and embedding is drawn from N(0, std²), and an Init gives the std."""
+"""The small layers of the network (linear maps, the head, dropout), and the initialization of all weights.
+Every matrix and embedding is drawn from N(0, std²); an Init gives the std."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -20,9 +20,9 @@ class Init:
     Attributes:
         matrix: (n_in, n_out) -> std of a linear map's weight.
         table: n_embd -> std of an embedding.
-        width: the n_embd that these are meant for; None: any, as they depend on it.
+        width: the n_embd for which these stds are meant; None: any, because they depend on n_embd.
         depth_scaled: draw the last projection of each branch with std/√(2·n_layer); None: the placement
-            decides, as it may keep the residual stream from growing in another way.
+            decides, because it may limit the growth of the residual stream in another way.
     """
 
     matrix: Callable[[int, int], float]
@@ -44,8 +44,8 @@ class Init:
         )
 
     def is_depth_scaled(self, placement: "Placement") -> bool:
-        """Return whether the last projection of each branch is scaled by depth: as this initialization says
-        or, if it leaves this open, as the placement says."""
+        """Return whether the last projection of each branch is scaled by depth. The placement decides if this
+        initialization leaves it open."""
         return placement.depth_scaled_init if self.depth_scaled is None else self.depth_scaled
 
     def gains(self, placement: "Placement", n_layer: int) -> dict[str, float]:
@@ -59,7 +59,7 @@ class Init:
 GPT2 = Init(matrix=lambda n_in, n_out: 0.02, table=lambda n_embd: 0.02, width=768, depth_scaled=None)
 
 # Glorot & Bengio 2010, used by Xiong et al. 2020; embeddings of norm 1. (Vaswani et al. 2017 multiply them by
-# √C: model.embedding_scale=true, which learns the factor, and multiplies learned positions, too.)
+# √C. model.embedding_scale=true does so, but learns the factor, and multiplies learned positions, too.)
 XAVIER = Init(
     matrix=lambda n_in, n_out: (2 / (n_in + n_out)) ** 0.5,
     table=lambda n_embd: n_embd**-0.5,
@@ -71,13 +71,13 @@ INITS = {"gpt2": GPT2, "xavier": XAVIER}
 
 
 class Linear(nn.Linear):
-    """y = x Wᵀ + b, with W ~ N(0, std²) at the std that ``init`` gives, and b = 0 at the start.
+    """y = x Wᵀ + b. At the start W ~ N(0, std²), with the std that ``init`` gives, and b = 0.
 
     Args:
         n_in, n_out: number of input and output features.
         bias: learn b.
         init: the initialization.
-        gains: one factor on the std for each of the matrices that are stacked along n_out to make W.
+        gains: factors on the std. W stacks one matrix for each of them along n_out.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class Head(Linear):
 
 
 class PaddedHead(Head):
-    """Head's logits, from W padded with rows of zeros to a multiple of 64; these rows' logits are cut off.
+    """Head's logits. W is padded with rows of zeros to a multiple of 64, and these rows' logits are cut off.
 
     GPUs multiply matrices faster if sizes are multiples of 64; GPT-2's vocabulary of 50,257 is not one.
     training/device.py decides which head is used.
@@ -133,10 +133,10 @@ class Dropout(nn.Dropout):
 
 
 def dropout(x: Tensor, p: float, training: bool) -> Tensor:
-    """Drop elements as ``torch.nn.functional.dropout`` does. On a CPU the same seed drops other elements.
+    """Drop elements as ``torch.nn.functional.dropout`` does; on a CPU, other elements than torch.
 
-    torch draws one random number per element, which takes most of its time on a CPU. Here a random number of
-    64 bits decides on four elements, by 16 bits each. (torch.func.vmap does not support that.)
+    On a CPU, torch spends most of its time on drawing one random number per element. Here one number of 64
+    bits decides about four elements, with 16 bits for each. (torch.func.vmap does not support this.)
 
     Args:
         x: floating point, any shape.
@@ -148,6 +148,6 @@ def dropout(x: Tensor, p: float, training: bool) -> Tensor:
     n = x.numel()
     random = torch.randint(-(2**63), 2**63 - 1, ((n + 3) // 4,), device=x.device)  # int64
     random = random.view(torch.int16)[:n].view(x.shape)
-    kept = min(max(round((1 - p) * 2**16), 1), 2**16 - 1)  # how many of 2^16 numbers keep x
+    kept = min(max(round((1 - p) * 2**16), 1), 2**16 - 1)  # x is kept for so many of the 2^16 numbers
     mask = torch.lt(random, kept - 2**15, out=torch.empty(x.shape, dtype=x.dtype, device=x.device))
     return x * mask.mul_(2**16 / kept)

@@ -1,4 +1,4 @@
-"""The MLP: a block's second branch, from x (B, T, C) to what is added to the residual stream."""
+"""The MLP, a block's second branch: it maps x (B, T, C) to what is added to the residual stream."""
 
 import math
 from collections.abc import Callable
@@ -16,12 +16,12 @@ class MLP(nn.Module):
     Args:
         n_embd: channels C.
         activation: (…, hidden) -> the same; if ``gated``, (…, 2·hidden) -> (…, hidden), such as ``swiglu``.
-        gated: W₁ is two matrices, and the hidden features are 8/3·n_embd, rounded up to a multiple of 8, so
-            that there are about as many weights as in a plain MLP (Shazeer 2020).
+        gated: W₁ stacks two matrices. There are 8/3·n_embd hidden features, rounded up to a multiple of 8, so
+            that the MLP has about as many weights as a plain one (Shazeer 2020).
         dropout: probability, on the output.
         bias: add a bias in the linear maps.
         init: gives the std of the weights.
-        gain, projection_gain: factors on it, for W₁ and for W₂.
+        gain, projection_gain: factors on this std, for W₁ and for W₂.
     """
 
     def __init__(

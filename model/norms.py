@@ -1,10 +1,10 @@
 """The norms that treat each token alone. Each is a module that maps (…, T, C) to the same shape.
 
-A new norm is a class, here or in any importable module, and a YAML in conf/norm. The class is called with one
-positional argument, the number of features; it sets its initial values and takes statistics in at least fp32.
-Where torch has the same norm, the parameters have torch's names, so a checkpoint loads into either. x is
-(B, T, C) in the stream and (B, n_head, T, C / n_head) in QK-norm. Norms over other tokens:
-model/batchnorms.py.
+A new norm is a class, here or in any importable module, and a YAML in conf/norm. The class takes one
+positional argument, the number of features. It sets its own initial values, and takes statistics in at least
+fp32. Where torch has the same norm, the parameters have torch's names, so a checkpoint loads into either. x
+is (B, T, C) in the stream and (B, n_head, T, C / n_head) in QK-norm. Norms that also depend on other tokens
+are in model/batchnorms.py.
 """
 
 import operator
@@ -58,8 +58,9 @@ class Affine(nn.Module):
 class LayerNorm(Affine):
     """y = (x − μ) / √(σ² + ε) · weight + bias, with μ, σ² of each token over its features (Ba et al. 2016).
 
-    No other token matters. So training and evaluation are the same function, for any batch size; the model
-    stays causal; devices need no synchronisation; and there are no running buffers.
+    A token's output depends on no other token. So the norm is the same function in training and evaluation,
+    and for any batch size; the model stays causal; devices need no synchronisation; and there are no running
+    buffers.
 
     σ² is the biased variance, Σ(x−μ)²/C: with it y has mean square 1 (up to ε). Σ(x−μ)²/(C−1) would estimate
     the variance of a population, but here only the C numbers themselves are scaled.
@@ -118,7 +119,8 @@ class LayerNorm(Affine):
         return self.affine(y).to(x.dtype)
 
     def torchs(self) -> nn.LayerNorm:
-        """Return torch's LayerNorm with the same parameters: in sampling, for one token, 7 times as fast."""
+        """Return torch's LayerNorm with the same parameters. For one token, in sampling, it is 7 times
+        as fast."""
         torchs = nn.LayerNorm(list(self.normalized_shape), self.eps, elementwise_affine=False)
         torchs.register_parameter("weight", self.weight)
         torchs.register_parameter("bias", self.bias)
@@ -128,8 +130,8 @@ class LayerNorm(Affine):
 class RMSNorm(Affine):
     """y = x / √(E[x²] + ε) · weight, E over a token's features (Zhang & Sennrich 2019, arXiv 1910.07467).
 
-    LayerNorm without centring: one statistic instead of two, and y changes if all features are shifted. ε
-    is inside the root, as in Llama; torch.nn.RMSNorm with the same eps is the same function.
+    LayerNorm without centring: it has one statistic, not two, and y changes if all features are shifted. ε is
+    inside the root, as in Llama; torch.nn.RMSNorm with the same eps is the same function.
 
     Args:
         channels: C, the size of the input's last dimension.
@@ -197,7 +199,8 @@ class GroupNorm(Affine):
 
 
 # Smallest width -> initial α of DyT. 1: default of the official LLaMA code. 0.5: a table of the paper, not
-# checked at the source. From 4096 on: official recipes, before MLP and head (before attention 0.8, 0.6, 0.2).
+# checked at the source. From 4096 on: α before MLP and head in the official recipes (before attention: 0.8,
+# 0.6, 0.2).
 ALPHA = {0: 1.0, 2048: 0.5, 4096: 0.2, 5120: 0.15, 8192: 0.05}
 
 
@@ -208,8 +211,8 @@ def alpha_of(channels: int) -> float:
 class DynamicTanh(Affine):
     """y = tanh(α·x) · weight + bias, with a learned number α (Zhu et al. 2025, arXiv 2503.10622, DyT).
 
-    DyT has no statistics: it maps each number by itself with tanh, the S-shape that the paper saw in plots of
-    trained LayerNorms' outputs over their inputs. Nothing but the learned α adapts to the scale of x.
+    DyT has no statistics: it maps each number by itself. In plots of the outputs of trained LayerNorms over
+    their inputs, the paper found the S-shape of tanh. Only the learned α adapts to the scale of x.
 
     Args:
         channels: C, the size of the input's last dimension.
@@ -230,8 +233,9 @@ class DynamicTanh(Affine):
 class DynamicErf(Affine):
     """y = erf(α·x + s) · weight + bias, with learned α and s (Chen et al. 2025, arXiv 2512.10938, Derf).
 
-    DynamicTanh with another curve and a learned shift. The paper initialises α to 0.5; its patch for language
-    models, at GPT-2's width, to 1, with a learned embedding scale of √C. Wider models take DyT's α here.
+    DynamicTanh with another curve and a learned shift. The paper initialises α to 0.5. Its patch for language
+    models, at GPT-2's width, initialises α to 1 and adds a learned embedding scale that begins at √C. Here
+    wider models take DyT's α.
 
     Args:
         channels: C, the size of the input's last dimension.

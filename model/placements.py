@@ -39,7 +39,8 @@ class LearnedScale(nn.Module):
 
 @dataclass(frozen=True)
 class Slots:
-    """One branch's norms and scalars in the equation; with ``learn_b``, b is learned, from this value."""
+    """One branch's norms and scalars in the equation. With ``learn_b``, b is learned and begins at this
+    value."""
 
     pre: bool = False
     out: bool = False
@@ -107,9 +108,9 @@ class Pre(Placement):
 class Post(Placement):
     """x ← norm(x + f(x)), without a final norm, as each block ends in a norm (Vaswani et al. 2017).
 
-    As in Pre, GPT-2's initialization scales the last projection of a branch by depth, so that the two differ
-    only in the place of the norm. Published models with post-norm do not scale it:
-    model.depth_scaled_init=false.
+    As in Pre, GPT-2's initialization scales the last projection of a branch by depth, so that Post and Pre
+    differ only in the place of the norm. Published post-norm models do not scale it;
+    model.depth_scaled_init=false follows them.
     """
 
     final_norm = False
@@ -121,9 +122,9 @@ class Post(Placement):
 class Peri(Placement):
     """x ← x + norm(f(norm(x))), and a final norm (Kim et al. 2025, arXiv 2502.02732; Gemma 2 and 3).
 
-    At the start each branch adds a variance of 1, whatever the scale of its weights (unless ε matters), so
-    the stream's variance grows by 1 a branch, and the scale need not depend on depth. This needs a norm that
-    normalizes: dyt and none do not.
+    At the start each branch adds a variance of 1, whatever the scale of its weights (unless ε matters). So
+    the stream's variance grows by 1 per branch, and the scale need not depend on depth. This needs a norm
+    that normalizes: dyt and none do not.
     """
 
     depth_scaled_init = False
@@ -135,8 +136,8 @@ class Peri(Placement):
 class Output(Placement):
     """x ← x + norm(f(x)), and a final norm (OLMo 2, arXiv 2501.00656; Swin v2).
 
-    The output of the branch is normed, not its input: the branch sees the stream unscaled. If stream and
-    weights are small, the output's variance is below ε, and the normed output adds less than 1 to the
+    The norm is on the output of the branch, not on its input: the branch sees the stream unscaled. If stream
+    and weights are small, the output's variance is below ε, and the normed output adds less than 1 to the
     stream's variance. This happens in the first attention of a narrow model that starts at GPT-2's std of
     0.02. OLMo 2 adds a norm of queries and keys, and says that neither does well alone (§3.3.2).
     """
@@ -152,9 +153,9 @@ class DeepNorm(Placement):
     decoders).
 
     The initial std of a branch's weights, except queries and keys, is multiplied by β = (8·n_layer)^−¼. α and
-    β bound how far one update moves the output, so that post-norm trains at 1,000 layers. The paper
-    initialises by Xavier's rule and derives both from it: give model.init=xavier. In docs/atlas.md, at 4
-    blocks, the loss ends lower from GPT-2's initialization.
+    β bound how far one update moves the output, so that post-norm trains at 1,000 layers. The paper derives
+    both for Xavier's initialization, which model.init=xavier gives. In docs/atlas.md, at 4 blocks, GPT-2's
+    initialization ends at a lower loss.
 
     Args:
         alpha, beta: other values; None: the paper's, by depth. The values in use are attributes.
@@ -191,7 +192,7 @@ class Mix(Placement):
     arXiv 2412.13795, Mix-LN).
 
     Post-norm gives the upper blocks large gradients, pre-norm the lower ones; the mix gives them to all.
-    The authors' code does not scale the initialization by depth: model.depth_scaled_init=false.
+    The authors' code does not scale the initialization by depth; model.depth_scaled_init=false follows it.
 
     Args:
         fraction: share of post-norm blocks. Their number is rounded down: a quarter of 3 blocks is 0 blocks.
@@ -212,10 +213,10 @@ class Keel(Placement):
     """x ← norm(α·x + f(norm(x))), without a final norm; α = 2·n_layer, the number of branches (arXiv
     2601.19895).
 
-    Post-norm with a dominating skip, so that gradients reach the first block through any depth. In the first
-    block α is 1, and no norm follows the attention: "we remove the Post-LN for the very first attention
-    layer as well as the scaling factor α for both the very first attention and FFN layers" (§3). The paper
-    advises against Keel for small data.
+    Post-norm in which the skip dominates, so that gradients reach the first block at any depth. In the first
+    block α is 1, and no norm follows the attention: "we remove the Post-LN for the very first attention layer
+    as well as the scaling factor α for both the very first attention and FFN layers" (§3). The paper advises
+    against Keel for small data.
 
     Args:
         alpha: another value; None: the paper's, by depth. For small models the paper tunes α, above 1.
@@ -238,8 +239,8 @@ class ReZero(Placement):
     2003.04887).
 
     At the start each block is the identity, at any depth, so no norm is needed. The paper has no norm at all,
-    and one α for both branches of a block; here a final norm stands before the head (model.final_norm=none
-    removes it).
+    and one α for both branches of a block. Here each branch has its own α, and a final norm stands before the
+    head (model.final_norm=none removes it).
     """
 
     depth_scaled_init = False

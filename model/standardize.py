@@ -1,11 +1,11 @@
 """Standardization with gradients derived by hand: the core of every norm that has statistics.
 
-Uncompiled, it takes 0.6 of autograd's time in a nano model and a third in wide ones, as fewer tensors are
-kept and memory is read less often. Compiled, there is no difference.
+Uncompiled, they take 0.6 of autograd's time in a nano model and a third of it in wide ones, because they keep
+fewer tensors and read memory less often. Compiled, there is no difference.
 
 The gradients can be differentiated any number of times; the second output, s, exists only for that.
 torch.func and forward mode (torch.func.jvp) raise torch's error. torch.func would need ``setup_context``,
-with which each call inspects a signature: a norm's forward and backward would take 1.09 times as long in a
+which makes each call inspect a signature: a norm's forward and backward would take 1.09 times as long in a
 nano model, and the forward for one token 1.6 times. Forward mode needs a ``jvp``, and a function with one
 cannot be compiled.
 """
@@ -46,7 +46,7 @@ class Standardize(torch.autograd.Function):
 
 
 class StandardizeByConstants(Standardize):
-    """y and s of Standardize, but μ and s are constants in the backward: the gradient of x is s · g."""
+    """Standardize with μ and s as constants in the backward: the gradient with respect to x is s · g."""
 
     @staticmethod
     def backward(ctx: Any, g: Tensor, h: Tensor) -> tuple[Tensor, None, None]:
@@ -55,9 +55,10 @@ class StandardizeByConstants(Standardize):
 
 
 class UnitRMS(torch.autograd.Function):
-    """y = x · s and s = 1/√(E[x²] + ε), where E is the mean over a token's last dimension, of n numbers.
+    """y = x · s and s = 1/√(E[x²] + ε), where E is the mean over the n numbers of a token's last dimension.
 
-    If g, h are the gradients of y, s, that of x is s · (g − y · (E[g·y] + h·s/n)).
+    Let g and h be the gradients with respect to y and s. The gradient with respect to x is then s · (g − y ·
+    (E[g·y] + h·s/n)).
     """
 
     @staticmethod

@@ -1,2 +1,2 @@
-"""Observe a model without changing it: statistics of activations, gradients and weights, causality, the
-effect of each block and norm. The model must be the eager one; its modules are found by their names."""
+"""Observe a model without changing it: statistics of activations, gradients and weights; causality; the
+effect of each block and norm. The model must be the eager one. Its modules are found by name."""

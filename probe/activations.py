@@ -5,8 +5,8 @@
         loss_of(without_effects(model)).backward()
     values["act.rms/00.mlp"]  # a 0-d tensor on the model's device
 
-The model must be the eager one: hooks on a compiled model are silently ignored. The hooks exist inside
-``with`` only."""
+The model must be the eager one: hooks on a compiled model are silently ignored. The hooks exist only inside
+``with``."""
 
 from collections.abc import Callable
 from functools import partial
@@ -21,15 +21,15 @@ from probe import metric_names, statistics
 
 def without_effects(model: nn.Module) -> Callable[[Tensor], Tensor]:
     """Return ``model`` as a function, tokens (B, T) -> logits (B, T, V), without side effects: parameters are
-    detached and buffers copied. Backward computes gradients of activations only, which saves about half of
-    its time."""
+    detached and buffers copied. Backward then computes only gradients of activations, which saves about half
+    of its time."""
     state = {name: p.detach() for name, p in model.named_parameters()}
     state |= {name: buffer.clone() for name, buffer in model.named_buffers()}
     return lambda idx: functional_call(model, state, (idx,))
 
 
 class Activations:
-    """Record the statistics that ``wanted`` selects, of one forward and backward inside ``with``.
+    """Record the statistics that ``wanted`` selects, for one forward and backward inside ``with``.
 
     Args:
         model: a model.GPT.

@@ -44,14 +44,14 @@ def skip_costs(model: Any, loss_of: Callable[[Any], Any]) -> Iterator[float]:
 
 
 def cosines(x: Tensor, y: Tensor) -> Tensor:
-    """Return the cosine x·y / (‖x‖‖y‖) of each token, (B, T), for x and y (B, T, C); in fp64, as callers take
-    differences from 1."""
+    """Return the cosine x·y / (‖x‖‖y‖) of each token, (B, T), for x and y (B, T, C). It is computed in fp64,
+    because callers take its difference from 1."""
     return torch.cosine_similarity(x.double(), y.double(), dim=-1)
 
 
 def angular_distances(streams: list[Tensor]) -> list[float]:
-    """Return arccos(cosine similarity)/π, from 0 to 1, of the stream before and after each block, averaged
-    over all tokens (Gromov et al. 2024, arXiv 2403.17887, eq. 7, use only the last token). ``streams`` is the
-    result of ``stream``."""
+    """Return, for each block, arccos(cosine similarity)/π between the stream before and after it, from 0 to
+    1, averaged over all tokens. (Gromov et al. 2024, arXiv 2403.17887, eq. 7, use only the last token.)
+    ``streams`` is the result of ``stream``."""
     pairs = pairwise(streams)
     return [(cosines(x, y).clamp(-1, 1).arccos().mean() / torch.pi).item() for x, y in pairs]

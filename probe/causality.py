@@ -1,23 +1,23 @@
 """Measure the causality certificate: how much a model's logits depend on tokens that they must not see.
 
-The logits at position t may depend only on tokens 0 … t of the same row. A question exchanges some tokens
-of a batch and runs a forward: the logits of all tokens that stay must not move. The model is called as a run
-calls it: in the run's precision, in training with gradients enabled, in evaluation under inference_mode and
-with as many rows as evaluation has. The leaks by kind:
+The logits at position t may depend only on tokens 0 … t of the same row. A test, here called a question,
+exchanges some tokens of a batch and runs a forward: the logits at all other tokens must not move. It calls
+the model as a run does: in the run's precision; in training with gradients enabled; in evaluation under
+inference_mode, with as many rows as evaluation has. The kinds of leaks are:
 
 - ``future``: each row has a cut t; the tokens after it are exchanged.
 - ``rows``: all tokens of some rows are exchanged.
-- ``memory``: in evaluation, another batch comes first.
-- ``future_gradient``, ``rows_gradient``: in training, the gradient of direction·logits at one cut t of some
-  rows, with respect to the embedded tokens. The leak is ‖forbidden part‖ / ‖part at 0 … t‖. It shows leaks
-  that are too small for a forward, and leaks of the backward alone. The direction is random, because a norm
-  may keep the sum of its outputs constant, and the gradient of that sum would be 0.
+- ``memory``: in evaluation, another batch is evaluated before.
+- ``future_gradient``, ``rows_gradient``: in training, for some rows, the gradient of direction·logits at one
+  cut t with respect to the embedded tokens. The leak is ‖part at forbidden tokens‖ / ‖part at 0 … t‖. It
+  shows leaks that are too small to see in a forward, and leaks of the backward alone. The direction is
+  random, because a norm may keep the sum of its outputs constant, and the gradient of that sum would be 0.
 
-``future``, ``rows`` and ``memory`` are in standard deviations of the logits. Each leak is exactly 0 in a
-model that has none; small ones are measured again in fp64, and what vanishes there was rounding. In training
-mode BatchNorm has all of them but ``memory``, because its statistics are taken over time and rows.
+``future``, ``rows`` and ``memory`` are in standard deviations of the logits. A model without leaks has
+exactly 0 for each kind. Small leaks are measured again in fp64; one that vanishes there was rounding. In
+training mode BatchNorm has all kinds except ``memory``, because it takes statistics over time and rows.
 
-No such test finds code that behaves differently while it is tested: docs/norms.md says what is not found.
+No such test can find code that behaves differently while it is tested: docs/norms.md says what is not found.
 """
 
 import copy
@@ -38,12 +38,12 @@ from probe.hooks import buffers_kept
 Autocast = Callable[[], AbstractContextManager[Any]]
 Batches = tuple[Tensor, Tensor]  # the tested batch, and one with other tokens; each (B, T) int64
 
-ROWS, STEPS = 4, 256  # of the random batch; STEPS at most
-ENOUGH = 8  # if so many cuts of dependent rows show a leak, the others need no test
-COMMON_CUTS = 64  # where dependent rows share each cut: at least so many cuts in a thorough test
+ROWS, STEPS = 4, 256  # of the random batch: its rows, and at most so many time steps
+ENOUGH = 8  # first cuts: if they show a leak and rows depend on each other, the others are not tested
+COMMON_CUTS = 64  # fewest cuts in a thorough test if rows depend on each other and share each cut
 GRADIENTS = 3  # number of rows whose gradient is taken
-DRAWS = 4  # a model that draws random numbers is tested with so many different ones
-SMALL = 1e-3  # a smaller leak may be rounding, which fp64 would show
+DRAWS = 4  # number of seeds with which a model that draws random numbers is tested
+SMALL = 1e-3  # a smaller leak may be rounding and is measured again in fp64
 FP64_ROUNDING = 1e-12
 
 PHASES = {"train": "in training", "eval": "in evaluation"}  # by mode
@@ -74,8 +74,8 @@ def certificate(
         tokens: the training batch, and a batch from which replacements are taken; by default ROWS random
             rows.
         eval_tokens: the same for evaluation; by default ``tokens``.
-        thorough: test every cut and every pair of rows. Otherwise each row has one cut and half of the rows
-            are exchanged, in at most 12 forwards; only what looks like a leak takes more.
+        thorough: test every cut and every pair of rows. Otherwise test one cut per row, and exchange half of
+            the rows. This takes at most 12 forwards, or more if something looks like a leak.
         autocast: computes in the precision of the run.
         seed: of the cuts, of the groups of rows and of the random numbers that the model draws.
         initial: whether the model is untrained; then its parameters are moved a little: see ``perturb``.
@@ -86,7 +86,7 @@ def certificate(
         varies: what makes the output for the same tokens vary, such as "random numbers in training".
         train, eval: the leaks by kind.
         rows, context: B and T in training. ``shortened``: the model's context, if random rows are shorter.
-        asked: by mode: the number of ``cuts``, of ``all_cuts``, of ``rows``.
+        asked: for each mode, the number of tested ``cuts``, of ``all_cuts``, and of ``rows``.
     """
     generator = torch.Generator().manual_seed(seed)
     device = next(model.parameters()).device
@@ -110,7 +110,7 @@ def certificate(
                 result["asked"][mode] = subject.asked
         except UntestableError as error:
             result["reason"] = str(error)
-        except Exception as error:  # whatever a norm raises that the user wrote
+        except Exception as error:  # whatever a user's norm raises
             frame = traceback.extract_tb(error.__traceback__)[-1]
             where = f"{type(error).__name__}: {error}, at {Path(frame.filename).name}:{frame.lineno}"
             result["reason"] = f"on a batch of {len(idx)} x {idx.shape[1]} it raises {where}"
@@ -118,12 +118,12 @@ def certificate(
 
 
 class Subject:
-    """A model in one mode, with a batch, that is asked questions. Every question is asked of a new copy, with
-    the same parameters, buffers, attributes and random numbers; the model itself is not touched.
+    """A model in one mode, and the batch on which it is tested. Every question goes to a new copy with the
+    same parameters, buffers, attributes and random numbers; the model itself is not touched.
 
     Attributes:
         varies: what makes the output for the same tokens vary, besides dropout: CALLS, NUMBERS.
-        asked: how many ``cuts`` of how many, and how many ``rows``, ``leaks`` asked.
+        asked: how many ``cuts`` of ``all_cuts``, and how many ``rows``, the method ``leaks`` tested.
 
     Raises:
         UntestableError: the output is not finite, or varies although nothing else does.
@@ -184,14 +184,14 @@ class Subject:
         return leaks
 
     def by_forwards(self, thorough: bool, generator: torch.Generator) -> dict[str, float]:
-        """Return the largest change when later tokens, and when other rows, are exchanged. B rows, T time
-        steps, T−1 cuts; after cut t come the tokens t+1 … T−1.
+        """Return the largest change of a logit when later tokens are exchanged, and when other rows are.
+        There are B rows, T time steps and T−1 cuts; after cut t come the tokens t+1 … T−1.
 
-        If rows depend on each other, all rows share a cut: a change at a row's own cut may come from another
-        row."""
+        If rows depend on each other, all rows share each cut. With a cut of its own, a row might change
+        because of another row."""
         B, T = self.idx.shape
         bits = torch.randperm(B, generator=generator) >> torch.arange((B - 1).bit_length())[:, None] & 1
-        # (groups, B): each row is in a group without each other row
+        # (groups, B): of any two rows, each is in a group without the other
         groups = torch.cat([bits, 1 - bits]).bool() if thorough else bits[:1].bool()
         order = torch.randperm(T - 1, generator=generator)
         starts = torch.arange(0, T - 1, B)[: None if thorough else 1]  # thorough: each cut in one row
@@ -221,7 +221,7 @@ class Subject:
         return change
 
     def by_gradients(self, generator: torch.Generator) -> dict[str, float]:
-        """Return the leaks by gradients of some rows, each at a cut of its own."""
+        """Return the leaks that gradients show, for some rows, each with a cut of its own."""
         model, embedded = self.copy(), list[Tensor]()
         tokens = model.get_submodule("embed.tokens")
         tokens.register_forward_hook(lambda _, args, x: embedded.append(x.requires_grad_()))
@@ -253,7 +253,7 @@ class Subject:
 
 
 class KeepsFp64(TorchFunctionMode):
-    """Keep fp64 where a model casts to fp32, as by ``x.float()``: rounding would look like a leak."""
+    """Keep fp64 where a model casts to fp32, e.g. by ``x.float()``: rounding would look like a leak."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is Tensor.float:
@@ -319,11 +319,11 @@ def perturb(model: nn.Module) -> None:
 
 
 # ---------------------------------------------------------------------------------------------------
-# What is said of a certificate
+# What a certificate says
 
 
 def is_free_of(kinds: tuple[str, ...], result: dict[str, Any]) -> bool | None:
-    """Return whether all leaks of these kinds are 0; None if that cannot be said."""
+    """Return whether all leaks of these kinds are 0; None if that is unknown."""
     leaks = [result[mode].get(kind, 0) for mode in MODES if mode in result for kind in kinds]
     return False if any(leak > 0 for leak in leaks) else None if result["reason"] else True
 
@@ -331,7 +331,7 @@ def is_free_of(kinds: tuple[str, ...], result: dict[str, Any]) -> bool | None:
 def leak_metrics(certificate: dict[str, Any]) -> dict[str, float]:
     """Return a certificate's leaks as metrics: ``leak.future/train`` and so on."""
     return {
-        f"leak.{kind}/{mode}": float(leak)  # in a file, infinity is a text
+        f"leak.{kind}/{mode}": float(leak)  # a file has infinity as a string
         for mode in MODES
         for kind, leak in certificate.get(mode, {}).items()
     }
@@ -357,7 +357,8 @@ def describe(certificate: dict[str, Any], model_name: str) -> str:
 
 
 def extent(certificate: dict[str, Any]) -> str:
-    """Return what was tested, such as ``tested: all 63 positions, 32 rows``; the lesser of two modes."""
+    """Return how much was tested, such as ``tested: all 63 positions, 32 rows``, in the mode with fewer
+    cuts."""
     asked = min(certificate["asked"].values(), key=lambda of_mode: of_mode["cuts"])
     if not asked["all_cuts"]:
         return f"tested: {asked['rows']} rows; there are no later tokens"

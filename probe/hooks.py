@@ -1,4 +1,4 @@
-"""Look at a model without changing it: forward hooks, and buffers that are restored, for a ``with`` block."""
+"""Look at a model without changing it: a ``with`` block removes its hooks and restores buffers at its end."""
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -33,5 +33,5 @@ def buffers_kept(model: nn.Module) -> Iterator[None]:
         for module, name, buffer, value in before:
             now = getattr(module, name, None)
             if isinstance(now, Tensor) and now.shape == value.shape:
-                # into the old tensor: one made under inference_mode cannot be trained with
+                # into the old tensor: training cannot use a tensor made under inference_mode
                 setattr(module, name, buffer.copy_(value))

@@ -74,7 +74,7 @@ def matches(name: str, pattern: str) -> bool:
 
 
 def selection(metrics: Sequence[str], sites: Sequence[str]) -> Callable[[str], bool]:
-    """Return a function that is True for the selected names: the name matches one of ``metrics``, and the
+    """Return a function that selects a name: it returns True if the name matches one of ``metrics`` and its
     site matches one of ``sites``. In both, * matches anything, including dots."""
 
     def is_wanted(name: str) -> bool:

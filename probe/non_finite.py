@@ -21,14 +21,16 @@ def first_non_finite(
     loss_of: Callable[[Callable[[Tensor], Tensor]], Tensor],
     agree: Callable[[str | None], str | None] = lambda place: place,
 ) -> str | None:
-    """Return the name of the first non-finite place, or None. The places are, in this order: a parameter; the
-    output of a module, the innermost one; the loss; a parameter's gradient, the last one, as backward begins
-    there; the gradient's norm; a buffer. Under torch.no_grad gradients are skipped.
+    """Return the name of the first place with a non-finite number, or None. The search looks, in this order,
+    at the parameters; the outputs of modules, inner modules first; the loss; the gradients of the parameters,
+    the last parameter first, because backward begins there; the gradient's norm; the buffers. Under
+    torch.no_grad it skips gradients.
 
-    ``model`` is left unchanged: buffers are copied, and gradients are not written.
+    ``model`` is left unchanged: the forward uses copies of its buffers, and no gradient is stored.
 
     Args:
-        loss_of: computes the loss of the batch, 0-d, with a function from tokens (B, T) to logits (B, T, V).
+        loss_of: computes the loss of the batch, 0-d; its argument is a function from tokens (B, T) to logits
+            (B, T, V).
         agree: maps this rank's place to the place that all ranks report. Each rank searches its share of the
             batch, and no rank stops early: in forward and backward a norm may wait for the other ranks.
     """

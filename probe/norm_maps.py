@@ -31,8 +31,8 @@ def norms(model: Any) -> dict[str, nn.Module]:
 def maps(model: Any, idx: Tensor) -> dict[str, tuple[Tensor, Tensor]]:
     """Return the input and output of each norm for tokens ``idx`` (B, T): two tensors (B, T, C) per site.
 
-    A bias is subtracted and a gain (one per channel) divided out, if their names are ``bias`` and ``weight``:
-    they differ between channels, which would blur the map."""
+    A ``bias`` and a ``weight`` with one number per channel are undone in the output, because numbers that
+    differ between channels would blur the map."""
     pairs: dict[str, tuple[Tensor, Tensor]] = {}
 
     def record(site: str, norm: nn.Module, args: tuple[Tensor], y: Tensor) -> None:
@@ -58,8 +58,8 @@ def line_fit(x: Tensor, y: Tensor) -> float:
 
 
 def tanh_fit(x: Tensor, y: Tensor) -> tuple[float, float]:
-    """Return R² of the best fit y ≈ a·tanh(αx), and α times the rms of x, which is small for a straight
-    line."""
+    """Return R² of the best fit y ≈ a·tanh(αx), and α times the rms of x; this product is small for a
+    straight line."""
     rms = x.square().mean().sqrt()
     best = (-float("inf"), 0.0)
     for steepness in torch.logspace(-2, 1, 61).tolist():

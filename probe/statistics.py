@@ -84,7 +84,7 @@ def attention_logits(q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
 
     Fused attention does not expose these logits, so they are recomputed from q and k (B, heads, T, d), for
     the first 8 sequences of the global batch and at most 16 evenly spaced queries that include the last
-    position. A rank that has none of them returns empty tensors."""
+    position. A rank that has none of these sequences returns empty tensors."""
     earlier = dist.get_rank() * len(q) if world_size() > 1 else 0  # sequences on lower ranks
     q, k = q[: max(0, SEQUENCES - earlier)], k[: max(0, SEQUENCES - earlier)]
     T, d = q.shape[-2:]
@@ -111,7 +111,7 @@ def max_logit(q: Tensor, k: Tensor) -> Tensor:
 
 
 def mean_size(x: Tensor, parameter: Tensor) -> Tensor:
-    """Mean |parameter| of a norm, its weight or the α of DyT's tanh(αx); the input x is not used."""
+    """Mean |parameter|, for a norm's weight or the α of DyT's tanh(αx). The input x is not used."""
     return parameter.abs().mean()
 
 
@@ -142,8 +142,8 @@ NORM_INTERNALS: dict[str, tuple[Callable[..., Tensor], tuple[str, ...]]] = {
 
 
 def tensors_of(norm: nn.Module, names: tuple[str, ...], x: Tensor) -> list[Tensor] | None:
-    """Return the norm's tensors with these names; None if one is missing, or is neither a scalar
-    nor has one number per channel of x (B, T, C)."""
+    """Return the norm's tensors with these names. Return None if one is missing, or is neither a scalar nor
+    one number per channel of x (B, T, C)."""
     tensors: list[Any] = [getattr(norm, name, None) for name in names]
     shapes = ((), (1,), x.shape[-1:])
     return tensors if all(isinstance(t, Tensor) and t.shape in shapes for t in tensors) else None

@@ -1,1 +1,1 @@
-"""Programs beside those of the top folder and the findings: python -m scripts.NAME --help."""
+"""Further programs, beside those in the top folder: python -m scripts.NAME --help."""

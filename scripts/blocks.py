@@ -37,7 +37,7 @@ from training.batches import fixed_windows
 from training.checkpoint import Checkpoint
 from training.loss import Net, cross_entropy
 
-CACHE = "data/cache"  # where prepared tokens are kept: a stranger's checkpoint must not choose the folder
+CACHE = "data/cache"  # folder of prepared tokens: a stranger's checkpoint must not choose it
 TOKENS = 4096  # of the validation split
 POINTS = 400  # in a panel of the figure
 Maps = dict[str, tuple[Tensor, Tensor]]  # site of a norm -> its inputs, its outputs
@@ -53,8 +53,8 @@ def load(name: str) -> Checkpoint:
 
 
 def tokens_of(loaded: Checkpoint, path: str | None) -> Prepared:
-    """Return the tokens of the text that a checkpoint was trained on; ``path``: where the text is now, if it
-    has moved. Pretrained weights may have any text. Raises ConfigError and DataError."""
+    """Return the tokens of the text that a checkpoint was trained on. ``path`` is where the text is now, if
+    it has moved. With pretrained weights it may be any text. Raises ConfigError and DataError."""
     meta = loaded.meta
     values = meta.config.data.model_dump() | {"cache": CACHE} | ({"path": path} if path else {})
     if not meta.fingerprint:  # pretrained

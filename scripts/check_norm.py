@@ -1,11 +1,11 @@
-"""Check that a norm keeps the contract of docs/own-norm.md: each line of the output is a promise.
+"""Check that a norm keeps the contract of docs/own-norm.md. Each line of the output is one promise of it.
 
     python -m scripts.check_norm norm=layernorm
     python -m scripts.check_norm --config-dir mine norm=l1 placement=peri model.qk_norm=l1
 
 The other arguments are those of train.py; norm=l1,l2 checks several norms, one after the other. The model has
-the sizes of the run, is not trained, and reads random tokens. Everything is computed on the CPU, which may
-take a minute. The program ends with status 1 if a norm breaks a promise.
+the sizes of the run, is untrained, and reads random tokens. Everything is computed on the CPU, which may take
+a minute. The program ends with status 1 if a norm breaks a promise.
 """
 
 import copy
@@ -27,7 +27,7 @@ from training.build import build_model, norms_of
 from training.loss import cross_entropy
 
 VOCABULARY = 65  # number of tokens; any number will do
-LOST_IN_BF16 = 2**-6  # of the largest output: four times what rounding input and output can change
+LOST_IN_BF16 = 2**-6  # largest error / largest output: four times what rounding of input and output can cause
 OFFSET = 30.0  # mean of the features; bf16 rounds numbers of this size by up to 0.06
 
 
@@ -51,11 +51,11 @@ class Subject:
         return cross_entropy(model, *self.tokens)
 
 
-# Each check raises AssertionError, with what to do, if the norm breaks the promise; else it returns a remark.
+# A check raises AssertionError, saying what to do, if the norm breaks a promise; else it returns a remark.
 
 
 def shape(s: Subject) -> str:
-    """One finite tensor of the input's shape and dtype, whatever the number of rows and tokens."""
+    """The norm returns one finite tensor of the input's shape and dtype for any number of rows and tokens."""
 
     def watched(forward: Callable[[Tensor], object]) -> Callable[[Tensor], object]:
         def call(x: Tensor) -> object:
@@ -104,7 +104,7 @@ def causality(s: Subject) -> str:
 
 
 def repeatable(s: Subject) -> str:
-    """The same parameters, buffers and seed give the same loss; the run keeps its random numbers."""
+    """The same parameters, buffers and seed give the same loss, and the norm does not seed torch."""
     model, losses = s.model(), set()
     for _ in range(3):
         with buffers_kept(model):
@@ -118,7 +118,7 @@ def repeatable(s: Subject) -> str:
 
 
 def state(s: Subject) -> str:
-    """Parameters and buffers are the whole state: a new model that gets them trains and evaluates alike."""
+    """Parameters and buffers are the whole state: a new model with them trains and evaluates the same."""
 
     def train(model: GPT, steps: int) -> list[float]:
         losses, optimizer = [], torch.optim.SGD(model.parameters(), lr=0.1)
@@ -138,7 +138,7 @@ def state(s: Subject) -> str:
 
 
 def bf16(s: Subject) -> str:
-    """Statistics are taken in fp32: features in bf16 with a large mean give what the same in fp32 give."""
+    """Statistics are taken in fp32: with a large mean, features in bf16 give the same output as in fp32."""
 
     def compare(norm: nn.Module, args: tuple[Tensor], _: Tensor) -> None:
         x = (torch.randn_like(args[0]) + OFFSET).bfloat16()
@@ -166,7 +166,7 @@ def keeps_all(config: RunConfig) -> bool:
     for check in (shape, gradient, causality, repeatable, state, bf16):
         try:
             answer, remark = "yes", check(subject)
-        except Exception as error:  # of a check, or any that the user's norm raises
+        except Exception as error:  # from a check, or from the user's norm
             is_ours = isinstance(error, AssertionError)
             answer, remark, passes = "NO", str(error) if is_ours else f"raises {error!r}", False
         print(f"{check.__name__:<12} {answer:<4} {remark}".rstrip(), flush=True)

@@ -1,4 +1,4 @@
-"""Draw what the page of a study shows as files, for a paper: its intervals, or its map, and its loss curves.
+"""Save the figures of a study's page as files, for a paper: its intervals or its map, and its loss curves.
 
 python -m scripts.draw studies/norms --out figures          figures/intervals.svg, figures/curves.svg
 python -m scripts.draw results/atlas_map --format pdf       map.pdf, curves.pdf, in this folder
@@ -22,8 +22,8 @@ COLORS = {"better": "#0a8a5f", "worse": "#c8402f"}  # of intervals, by verdict
 
 
 def intervals(table: Table) -> Chart:
-    """Return the interval of each arm's difference from its baseline, with the verdict. Grey: differences
-    that do not matter."""
+    """Return a chart of each arm's difference from its baseline: the interval, and the verdict. Differences
+    in the grey range do not matter."""
     rows = [row for row in table.rows if row.difference is not None]
     records = [
         {
@@ -51,8 +51,8 @@ def intervals(table: Table) -> Chart:
 
 
 def curves(table: Table) -> Chart:
-    """Return the mean validation loss by step, with a band from the lowest to the highest seed. If there are
-    more arms than colours, draw those that are picked when the page opens."""
+    """Return a chart of the mean validation loss by step, with a band from the lowest to the highest seed. If
+    there are more arms than colours, it has only the arms that are selected when the page opens."""
     arms = [short(row.title) for row in table.rows]
     arms = arms if len(arms) <= len(PALETTE) else first_shown(table)
     records = [record for record in curves_of(table) if record["arm"] in arms]

@@ -2,10 +2,10 @@
 
     python -m scripts.export run=runs/NAME out=FOLDER
 
-LayerNorm with placement=pre and learned positions is a GPT-2: it becomes a folder that transformers loads
-without our code, by AutoModelForCausalLM and AutoTokenizer. Any other model becomes a checkpoint without the
-optimizer's state, for sample.py checkpoint=FOLDER/model.safetensors. init_from=FOLDER reads both. The keys
-run=, checkpoint=, init_from= and which= choose what is exported, as in sample.py."""
+A model with LayerNorm, placement=pre and learned positions is a GPT-2. It becomes a folder that transformers
+loads without our code, by AutoModelForCausalLM and AutoTokenizer. Any other model becomes a checkpoint
+without the optimizer's state, for sample.py checkpoint=FOLDER/model.safetensors. init_from=FOLDER reads both.
+The keys run=, checkpoint=, init_from= and which= choose what is exported, as in sample.py."""
 
 import json
 import os
@@ -118,7 +118,7 @@ def main(config: ExportConfig) -> None:
     obstacles = unlike_gpt2(loaded.meta.config)
     if not obstacles:
         require_transformers("out: an export of a GPT-2")
-    from scripts import model_card  # imports torch: after keys and paths are checked
+    from scripts import model_card  # only here, as it imports torch: keys and paths are checked first
 
     vocab_size = tokenizers.from_spec(loaded.meta.tokenizer).vocab_size
     model = load_model(loaded, vocab_size, config.trust)

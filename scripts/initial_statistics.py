@@ -51,8 +51,8 @@ def measure(config: RunConfig) -> tuple[Columns, str]:
     numbers = on_host(values | Weights(model, wanted).before())
 
     def column(metric: str, place: str, *others: str) -> dict[str, float]:
-        """Return the numbers of a metric at ``place`` in each block, and at other sites. A placement of the
-        user's own may lack some."""
+        """Return the numbers of a metric at ``place`` in each block, and at other sites. A user's own
+        placement may lack some."""
         places = {f"{i:02d}": f"{i:02d}{place}" for i in range(config.model.n_layer)}
         keys = {site: f"{metric}/{each}" for site, each in (places | {o: o for o in others}).items()}
         return {site: numbers[key] for site, key in keys.items() if key in numbers}

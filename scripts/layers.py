@@ -1,10 +1,10 @@
-"""Draw the statistics that runs logged: a column for each run, a row for each statistic, a line a block.
+"""Draw statistics that runs logged: a column for each run, a row for each statistic, a line for each block.
 
     python -m scripts.layers runs/A runs/B --out layers.svg
     python -m scripts.layers runs/A --metrics 'norm.gain/*.pre' 'act.kurtosis/*.mlp'
 
 The x axis is the step. It is logarithmic, because more of the first steps are logged. The panels of a row
-share their y axis. A run may still be running.
+share their y axis. The runs need not have ended.
 """
 
 from collections.abc import Mapping, Sequence
@@ -30,8 +30,8 @@ Runs = Mapping[str, Sequence[Mapping[str, Any]]]  # title -> rows of metrics.jso
 
 
 def figure(runs: Runs, patterns: Sequence[str]) -> alt.VConcatChart:
-    """Return a figure with a row for each pattern of metrics, and in it a panel for each run. Raises
-    ConfigError if no run has a number that a pattern names."""
+    """Return a figure with a row of panels for each pattern of metrics, one panel per run. Raises ConfigError
+    if a pattern matches no number of any run."""
     rows = [panels(runs, pattern) for pattern in patterns]
     padding = {"left": 24, "right": 24, "top": 5, "bottom": 5}  # a reader's font may be wider than ours
     return alt.vconcat(*rows, padding=padding)

@@ -13,18 +13,18 @@ from probe import causality
 from training.checkpoint import Checkpoint, Meta
 from training.run_folder import read_json
 
-# The settings that the card lists, without folders and settings that only change what is logged.
+# The settings that the card lists: no folders, and none that only change what is logged.
 OF_MODEL = {"model", "norm", "placement"}
 OF_TRAINING = {"seed", "precision", "optim", "schedule", "train"}
 OF_DATA = {"corpus", "tokenizer", "val_fraction"}
 LAYOUT: dict[str, Any] = {"trim_blocks": True, "lstrip_blocks": True, "keep_trailing_newline": True}
-# nothing is escaped: it is Markdown
+# nothing is escaped, because the card is Markdown
 TEMPLATES = Environment(loader=FileSystemLoader(Path(__file__).parent), autoescape=False, **LAYOUT)
 
 
 def text(loaded: Checkpoint, meta: Meta, model: GPT, for_transformers: bool) -> str:
-    """Return the card of a checkpoint and its model; ``meta``: its metadata without private settings. The
-    files of the run are used if the checkpoint lies in the folder of its run."""
+    """Return the card of a checkpoint and its model. ``meta`` is its metadata without private settings. If
+    the checkpoint lies in the folder of its run, the card also uses the files of the run."""
     config, tokenizer = meta.config, tokenizers.from_spec(meta.tokenizer)
     folder = loaded.path.resolve().parent.parent
     files = {

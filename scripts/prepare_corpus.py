@@ -8,8 +8,8 @@ The program reads .txt, .md, .jsonl (each line is a document) and .parquet (each
 if the tokenizer has no such token. Files of plain text are joined into one text. The text is cut into pieces
 of about a million characters. Every n-th piece is for validation; n is 1 / --val-fraction, rounded.
 
-The tokens are written into a hidden folder beside FOLDER, which becomes FOLDER when it is complete. After an
-interruption the same command starts over and writes the same tokens."""
+The program writes the tokens into a hidden folder beside FOLDER, and renames it to FOLDER when it is
+complete. After an interruption the same command starts over and writes the same tokens."""
 
 import glob
 import json
@@ -63,7 +63,7 @@ def prepare(settings: Settings) -> None:
     if out.exists():
         raise DataError(f"--out: {out} already exists; choose another folder")
     for folder in out.parent.glob(f".{glob.escape(out.name)}-*"):
-        if re.fullmatch("[0-9a-f]{8}", folder.name.rpartition("-")[2]):  # new_folder's, of a killed process
+        if re.fullmatch("[0-9a-f]{8}", folder.name.rpartition("-")[2]):  # left by a killed process
             shutil.rmtree(folder)
     for file in settings.files:
         kind_of(file)  # raises before anything is read
@@ -93,8 +93,8 @@ def kind_of(file: Path) -> str:
 
 
 def pieces(files: list[Path], field: str, length: int) -> Iterator[Piece]:
-    """Yield the rows in pieces of at least ``length`` characters; the last of a file may be shorter. Raises
-    DataError if a file is unreadable."""
+    """Yield the rows in pieces of at least ``length`` characters; the last piece of a file may be shorter.
+    Raises DataError if a file is unreadable."""
     for file in files:
         rows, size = list[str](), 0
         try:
@@ -133,7 +133,7 @@ def read_rows(file: Path, field: str) -> Iterator[Any]:
 
 
 def encode_all(tokenizer: tokenizers.BytePairTokenizer, read: Iterator[Piece]) -> Iterator[Ids]:
-    """Yield the token ids of each piece, 1-D. Threads compute them: tiktoken releases Python's lock."""
+    """Yield the token ids of each piece, 1-D, computed by threads, as tiktoken releases Python's lock."""
     from tqdm import tqdm
 
     end = [len(tokenizer.tokens)] if tokenizer.special else tokenizer.encode("\n")
@@ -156,7 +156,7 @@ def encode_all(tokenizer: tokenizers.BytePairTokenizer, read: Iterator[Piece]) -
 def main() -> None:
     parser = programs.parser(__doc__, "scripts.prepare_corpus")
     add = parser.add_argument
-    add("files", nargs="+", type=Path, metavar="file", help="text, in the order in which it is read")
+    add("files", nargs="+", type=Path, metavar="file", help="files of text, in the order to read them")
     add("--out", required=True, type=Path, metavar="FOLDER", help="where the tokens are written")
     add("--tokenizer", default="gpt2", choices=["bpe", "gpt2"], help="default: %(default)s")
     add("--vocab-size", default=4096, type=int, metavar="N", help="size of bpe; default: %(default)s")

@@ -23,7 +23,7 @@ def publish(folder: Path, out: Path) -> None:
     study, chosen, extended, runs, skipped = report.read(folder)
     if not study.runs_dir:
         raise ConfigError(f"{folder}: is published already; copy the folder")
-    present = {file.name for file in out.glob("[!.]*")}  # not .DS_Store
+    present = {file.name for file in out.glob("[!.]*")}  # without hidden files, such as .DS_Store
     is_ours = "study.json" in present and files.read(out).written == study.written
     if others := present - ({*PUBLISHED} if is_ours else set()):
         raise ConfigError(f"{out}: it has other files, such as {min(others)}; name a new folder")

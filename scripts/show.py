@@ -1,4 +1,4 @@
-"""What programs share that show a model: a table by depth, and the file of a figure."""
+"""What the programs that show a model share: a table by depth, and a check of a figure's file name."""
 
 from pathlib import Path
 
