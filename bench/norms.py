@@ -15,7 +15,7 @@ from training import build, device
 
 BASELINE = "torch_layernorm"
 NORMS = sorted({file.stem for file in (CONF / "norm").glob("*.yaml")} - {BASELINE})
-BLOCK = 0.2  # seconds for which a call is timed before the next one
+BLOCK = 0.2  # seconds of timing each call before the next one
 
 
 def norms(_programs: object, options: argparse.Namespace, _number: int) -> Iterator[Row]:

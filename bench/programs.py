@@ -80,7 +80,7 @@ def run(command: Sequence[str], folder: Path, compiled: Path) -> Ended:
 
 @dataclass(frozen=True)
 class Programs:
-    """Our programs, and those of a checkout of nanoGPT in which prepare.py has run; both use the text there."""
+    """Our programs, and those of a checkout of nanoGPT in which prepare.py has run; both use its text."""
 
     peer: Path  # the checkout; nothing is written here
     work: Path

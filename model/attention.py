@@ -1,4 +1,4 @@
-"""Causal self-attention, a block's first branch: it maps x (B, T, C) to what is added to the residual stream.
+"""Causal self-attention, a block's first branch: it maps x (B, T, C) to what the block adds to the stream.
 
 Shapes: B rows, T time steps, C = n_embd channels, nh heads of hs = C / nh channels.
 """

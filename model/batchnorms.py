@@ -129,7 +129,7 @@ class BatchNorm(Affine):
         n = math.prod(x.shape[: len(over)]) * ranks(self.sync)
         if n < 2:
             raise ValueError(
-                f"BatchNorm in training needs more than one value to take a mean of: {tuple(x.shape)}"
+                f"BatchNorm in training needs more than one value per channel, but was given {tuple(x.shape)}"
             )
         y, mean, var = StandardizeBatch.apply(x, over, self.eps, ranks(self.sync))
         running_mean, running_var = self.estimates(x)

@@ -66,9 +66,11 @@ def draw(
     if temperature == 0:
         return logits.argmax(dim=-1)
     scores, tokens = logits.double(), None
-    if top_k or top_p is not None:  # otherwise order does not matter, and sorting a large vocabulary is slow
+    if top_k or top_p is not None:  # else order does not matter, and sorting a large vocabulary is slow
         scores, tokens = scores.topk(min(top_k or scores.shape[-1], scores.shape[-1]))
-    cumulative = (scores / max(temperature, 1e-99)).softmax(dim=-1).cumsum(dim=-1)  # below it: overflow
+    cumulative = (
+        (scores / max(temperature, 1e-99)).softmax(dim=-1).cumsum(dim=-1)
+    )  # a smaller divisor overflows
     total = cumulative[:, -1:]
     if top_p is not None:
         last_kept = (cumulative < top_p).sum(dim=-1, keepdim=True).clamp(max=cumulative.shape[-1] - 1)

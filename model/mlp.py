@@ -1,4 +1,4 @@
-"""The MLP, a block's second branch: it maps x (B, T, C) to what is added to the residual stream."""
+"""The MLP, a block's second branch: it maps x (B, T, C) to what the block adds to the stream."""
 
 import math
 from collections.abc import Callable

@@ -198,9 +198,8 @@ class GroupNorm(Affine):
         return self.affine(y.flatten(-2)).to(x.dtype)
 
 
-# Smallest width -> initial α of DyT. 1: default of the official LLaMA code. 0.5: a table of the paper, not
-# checked at the source. From 4096 on: α before MLP and head in the official recipes (before attention: 0.8,
-# 0.6, 0.2).
+# Smallest width -> initial α of DyT. 1: default of the official LLaMA code. 0.5: a table of the paper, at
+# second hand. From 4096 on: α before MLP and head in the official recipes (before attention: 0.8, 0.6, 0.2).
 ALPHA = {0: 1.0, 2048: 0.5, 4096: 0.2, 5120: 0.15, 8192: 0.05}
 
 
@@ -220,7 +219,7 @@ class DynamicTanh(Affine):
         bias: learn a bias; the official LLaMA recipes have none.
     """
 
-    embedding_scale = True  # model.embedding_scale=auto: learned, √C at first, as language models need
+    embedding_scale = True  # model.embedding_scale=auto learns it, from √C on, as language models need
 
     def __init__(self, channels: int, alpha: float | None = None, bias: bool = True) -> None:
         super().__init__(channels, True, bias)

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.distributed import ReduceOp
 
 BINS = 64  # number of bins of a histogram
-QUERIES, SEQUENCES = 16, 8  # how many of each are sampled for the statistics of attention
+QUERIES, SEQUENCES = 16, 8  # numbers of queries and sequences sampled for the statistics of attention
 SATURATION = 2.0  # |αx| beyond which tanh(αx) is flat: tanh 2 = 0.964
 
 

@@ -17,7 +17,7 @@ from study.page import curves as curves_of
 from study.page import ends, first_shown
 from study.table import Table, short, verdict
 
-WIDER = 30  # pixels around a figure, as the reader's font may be wider than this machine's
+WIDER = 30  # pixels around a figure, because the reader's font may be wider than ours
 COLORS = {"better": "#0a8a5f", "worse": "#c8402f"}  # of intervals, by verdict
 
 
