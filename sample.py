@@ -1,12 +1,12 @@
 """Sample text from a checkpoint.
 
-    python sample.py                                          the newest run with a checkpoint, at its best
+    python sample.py                                          the best checkpoint of the newest run
     python sample.py run=runs/NAME which=last prompt=ROMEO:   from another run's last checkpoint
-    python sample.py init_from=gpt2                           from GPT-2, or a folder in its layout
+    python sample.py init_from=gpt2                           from GPT-2, or from a folder in its layout
     python sample.py num_samples=3 temperature=0.5            three texts; temperature 0 takes the likeliest
 
-No other file is needed: the checkpoint holds the tokenizer and the config. All samples are drawn
-together, as one batch; the first sample is printed while it is drawn."""
+The checkpoint holds the tokenizer and the config, so no other file is needed. All samples are drawn as one
+batch; the first sample is printed while it is drawn."""
 
 import codecs
 import sys
@@ -54,10 +54,10 @@ def read_prompt(config: SampleConfig, tokenizer: tokenizers.Tokenizer) -> "tuple
 def load_last_logits(
     config: SampleConfig, checkpoint: Checkpoint, vocab_size: int
 ) -> "tuple[LastLogits, Compute]":
-    """Return the checkpoint's model as a function of a window of tokens, and the device and precision.
+    """Return the checkpoint's model, as a function of a window of tokens, and its device and precision.
 
-    ``precision=auto`` is resolved as in training, except that small models on a CPU use fp32: bf16 halves the
-    bytes of weights that are read for each token, which is faster only if there are many weights."""
+    ``precision=auto`` is resolved as in training, except that small models on a CPU use fp32. Every token
+    reads all weights; bf16 halves their bytes, which saves time only if there are many weights."""
     import torch
 
     from model.generate import Decoder, agrees, uncached
@@ -88,7 +88,7 @@ def sample(
     from model.generate import draw, generate
     from model.seeds import seed_for
 
-    # each sample has its own random stream, so that its text depends on num_samples at most by rounding
+    # each sample has its own random stream: num_samples changes its text by rounding at most
     seeds = [seed_for(config.seed, "sample", number) for number in range(config.num_samples)]
     generators = [torch.Generator().manual_seed(seed) for seed in seeds]
     uniform = torch.empty(config.num_samples, 1, dtype=torch.float64)
@@ -97,7 +97,7 @@ def sample(
     def choose(logits: "Tensor") -> "Tensor":  # (B, V) -> (B,)
         logits = logits.cpu()  # the only wait for a GPU
         if not logits.isfinite().all():
-            raise CheckpointError("checkpoint: the model's logits are not finite; use another one")
+            raise CheckpointError("checkpoint: the model's logits are not finite; use another checkpoint")
         for row, generator in zip(rows, generators, strict=True):
             row.uniform_(generator=generator)
         return draw(logits, config.temperature, config.top_k, config.top_p, uniform)
@@ -107,8 +107,8 @@ def sample(
 
 
 def show(prompt: str, tokenizer: tokenizers.Tokenizer, tokens: Iterable[int]) -> None:
-    """Print a text while its tokens arrive, at most 20 times a second: a small model draws thousands of
-    tokens a second, and printing each would take a third of the time."""
+    """Print a text while its tokens arrive, at most 20 times a second. A small model draws thousands of
+    tokens a second; printing each of them would take a third of the time."""
     characters = codecs.getincrementaldecoder("utf-8")(errors="replace")  # a token may end inside a character
     print(prompt, end="", flush=True)
     unprinted, last_print = "", time.perf_counter()

@@ -37,18 +37,18 @@ from training.schedule import due_at
 
 
 def train(run: Run, tokens: Prepared, ranks: Ranks) -> None:
-    """Train the run from its current step to its last one; write checkpoints, metrics and status.
-    ``ranks``: the processes of torchrun; by default there is one."""
-    import torch  # imported here: it takes a second, for which a typo need not wait
+    """Train the run from its current step to its last one; write checkpoints, metrics and status. ``ranks``
+    are the processes that torchrun started, or this process alone."""
+    import torch  # imported here, so that a typo is reported before this takes a second
 
     from model.seeds import seed_torch
     from training.setup import set_up
 
     steps, grad_accum = run.config.train.steps, run.config.train.grad_accum
 
-    # builds everything and tries it on one batch; on exit, even by an error, records how the run ended
+    # builds everything and tries it on one batch; on exit, also after an error, records how the run ended
     with set_up(run, tokens, ranks) as s:
-        net, optimizer = s.net, s.optimizer  # net: the model, or with several ranks its DDP
+        net, optimizer = s.net, s.optimizer  # net: the model, in DDP if there are several ranks
 
         for step in range(s.start, steps + 1):  # the last pass makes no update
             due = due_at(step, run.config.train, run.config.stats)  # whether to evaluate, save, log, …
@@ -58,8 +58,8 @@ def train(run: Run, tokens: Prepared, ranks: Ranks) -> None:
 
             # at intervals: evaluate, save
             if due.evaluation or due.checkpoint:
-                s.divergence.check_updates(step, optimizer.skipped)  # Diverged if an update was skipped
-            with s.checkpoints.ending_on_signal(step):  # Ctrl-C, before or in this block: saves, then ends
+                s.divergence.check_updates(step, optimizer.skipped)  # Diverged: an update was skipped
+            with s.checkpoints.ending_on_signal(step):  # Ctrl-C before or in this block saves and ends
                 if due.evaluation:
                     metrics |= s.evaluate(step)  # val/loss; at the last step, val/full_loss too
             is_best = due.evaluation and s.log.update_best(step, metrics)
@@ -76,7 +76,7 @@ def train(run: Run, tokens: Prepared, ranks: Ranks) -> None:
                 for batch in s.batches.micro_batches(step):  # this rank's rows of each micro-batch
                     seed_torch(batch.dropout_seed)  # so a resumed run draws the same masks
                     net.require_backward_grad_sync = batch.is_last  # DDP averages over ranks once a step
-                    # the cross-entropy of net(batch.x) and batch.y, the next tokens, under autocast
+                    # cross-entropy between net(batch.x) and the next tokens, batch.y; under autocast
                     micro_loss = s.loss_of(net, batch.x, batch.y) / grad_accum
                     micro_loss.backward()  # adds to the gradients
                     loss += micro_loss.detach()
@@ -84,7 +84,7 @@ def train(run: Run, tokens: Prepared, ranks: Ranks) -> None:
                 learning_rate = s.schedule(step)  # warm-up, then decay
                 with s.statistics.of_update(metrics, due.statistics):  # adds norms of gradients and update
                     grad_norm = optimizer.clip()  # to train.grad_clip; returns the norm before clipping
-                    optimizer.update(learning_rate, loss, grad_norm)  # step(), if all was finite so far
+                    optimizer.update(learning_rate, loss, grad_norm)  # steps, if all was finite so far
                 optimizer.zero_grad()
                 if due.log or optimizer.skip_is_known():  # a skipped update ends the run
                     metrics |= {"train/loss": loss, "train/grad_norm": grad_norm, "train/lr": learning_rate}
@@ -101,7 +101,7 @@ def main(config: RunConfig) -> None:
     """Train a run unless it has already ended, and print how it ended."""
     with process_group(config.device) as ranks:
         tokens = load_tokens(config, ranks)
-        with open_run(config, tokens, ranks) as (run, had_ended):  # same settings, same folder: it resumes
+        with open_run(config, tokens, ranks) as (run, had_ended):  # same settings: resumes in the same folder
             if not had_ended:
                 train(run, tokens, ranks)
         run.report(had_ended)
@@ -110,7 +110,7 @@ def main(config: RunConfig) -> None:
 @hydra.main(version_base="1.3", config_path="conf", config_name="config")
 def command(composed: DictConfig) -> None:
     """Run ``main`` with the config that Hydra composed of conf/ and the command line."""
-    with one_line_errors():  # Hydra would print a second line about an error that leaves this function
+    with one_line_errors():  # inside of Hydra, which would print one more line about an error
         main(validated(composed))
 
 

@@ -1,6 +1,7 @@
 """Compose a run's config with Hydra: conf/ and the command line -> plain data -> ``RunConfig``.
 
-Each norm and placement becomes its name, its class and its options, from the YAML file of that name.
+For a norm or a placement, the plain data are its name, and the class and options in the YAML file of that
+name.
 """
 
 import copy
@@ -35,8 +36,8 @@ OPTIONS = ("--config-dir", "-cd", "--config-name", "-cn", "--cfg", "-c", "--pack
 
 
 def arguments_for_hydra(words: Sequence[str]) -> list[str]:
-    """Return Hydra's options and then the overrides, wherever they were typed: Hydra rejects a mixture.
-    Raises ConfigError for an option that Hydra does not have: most are keys that were typed as options."""
+    """Return the words with Hydra's options before the overrides, as Hydra rejects a mixture. Raises
+    ConfigError for an option that Hydra does not have, which is usually a key that was typed as an option."""
     options: list[str] = []
     overrides: list[str] = []
     remaining = iter(words)
@@ -64,8 +65,8 @@ def validated(composed: DictConfig) -> RunConfig:
 
 
 def arguments_of_this_run() -> list[str]:
-    """Return the arguments that start this run by itself, even if a sweep started it; [] if Hydra did not
-    start this process."""
+    """Return the arguments that start this run alone, even if a sweep started it; [] if Hydra did not start
+    this process."""
     if not HydraConfig.initialized():
         return []
     settings = HydraConfig.get()
@@ -74,9 +75,9 @@ def arguments_of_this_run() -> list[str]:
 
 
 def help_on_keys(words: list[str]) -> str:
-    """Return each group of train.py, and the text of the files in conf/ that ``words`` choose: every key with
-    its default and what it means."""
-    overrides = [override for override, *_ in values_of(words).values()]  # of several values, the first
+    """Return the help on train.py's keys: each group with its choices, and the text of the files in conf/
+    that ``words`` choose. These files explain every key and have its default."""
+    overrides = [override for override, *_ in values_of(words).values()]  # if a key has several, the first
     with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
         settings = hydra.compose("config", overrides, return_hydra_config=True).hydra
     own_keys = (CONF / "config.yaml").read_text("utf-8").partition("\n\n")[2].partition("\nhydra:")[0]
@@ -104,8 +105,8 @@ def composing(config_dir: str | None) -> Iterator[OverridesParser]:
 
 
 def values_of(words: list[str]) -> dict[str, list[str]]:
-    """Return the overrides of a command line by key, one for each value, with --config-dir as an override.
-    Raises ConfigError and Hydra's errors."""
+    """Return a command line's overrides by key, one override for each value. --config-dir becomes an
+    override, too. Raises ConfigError and Hydra's errors."""
     words = [word for word in arguments_for_hydra(words) if word not in FLAGS]
     config_dir = words[1] if words[:1] == ["--config-dir"] else None
     overrides = [*words[2:], *search_path(config_dir)] if config_dir else words
@@ -140,14 +141,14 @@ def compose_all(jobs: Sequence[list[str]]) -> list[RunConfig]:
 
 
 def without_hydras_part(composed: DictConfig) -> dict[str, Any]:
-    """Return a config that also holds Hydra's part as plain data without it."""
+    """Remove Hydra's part from a composed config, and return the rest as plain data."""
     keys = [str(key) for key in composed if key != "hydra"]
     return plain(OmegaConf.masked_copy(composed, keys), composed.hydra)
 
 
 def alternatives(parsed: list[Override]) -> dict[str, list[str]]:
     """Return, by key, one override per value: ``seed=0,1`` gives two. The last override of a key counts.
-    Raises ConfigError at an interval, or if there is no value."""
+    Raises ConfigError for an interval, and if a pattern or range has no value."""
     values = {}
     for override in parsed:
         typed = override.get_key_element()
@@ -163,8 +164,7 @@ def alternatives(parsed: list[Override]) -> dict[str, list[str]]:
 
 
 def key_of(override: str) -> str:
-    """Return the key of an override: ``seed`` of ``++seed=1``; a deletion, ``~seed``, has a key of its
-    own."""
+    """Return the key of an override: ``seed`` for ``++seed=1``, but ``~seed`` for the deletion ``~seed``."""
     return override.partition("=")[0].lstrip("+")
 
 
@@ -201,8 +201,8 @@ def folders_of(settings: Any) -> tuple[Path, ...]:
 
 @cache
 def files_of(group: str, folders: tuple[Path, ...]) -> dict[str, Path]:
-    """Return the YAML file of each choice of a group by name. Raises ConfigError if two folders have the same
-    name, of which Hydra would take conf/'s without a word."""
+    """Return the YAML files of a group's choices, by name. Raises ConfigError if two folders have a file of
+    the same name: Hydra would silently take the one in conf/."""
     files: dict[str, Path] = {}
     for folder in dict.fromkeys(path.resolve() for path in folders):
         for file in sorted((folder / group).rglob("*.yaml")):
@@ -224,17 +224,17 @@ def named_norm(site: str, values: Mapping[str, Any], composed: DictConfig, files
         raise ConfigError(no_such_choice(f"model.{site}", str(name), names))
     options = OmegaConf.load(files[name])
     if not isinstance(options, DictConfig) or "defaults" in options:
-        raise ConfigError(f"model.{site}: {files[name]} is no plain list of options; write them out")
-    others = [str(key) for key in composed if key != "norm"]  # an option may be ${model.bias}
+        raise ConfigError(f"model.{site}: {files[name]} is not a plain list of options; write them out")
+    others = [str(key) for key in composed if key != "norm"]  # for options such as ${model.bias}
     merged = OmegaConf.merge(OmegaConf.masked_copy(composed, others), {"norm": options})
     resolved: Any = OmegaConf.to_container(merged.norm, resolve=True, throw_on_missing=True)
     return {"_name_": name.replace("/", "-")} | resolved
 
 
 def with_architecture(composed: DictConfig, typed_keys: set[str]) -> DictConfig:
-    """Return the config with the values that the weights of ``init_from`` determine, which override every
-    default. Raises ConfigError if one of ``typed_keys`` has a different value, or if the weights name a class
-    of another project."""
+    """Return the config with the values that the weights of ``init_from`` determine; these override the
+    defaults. Raises ConfigError if one of ``typed_keys`` has a different value, or if the weights name a
+    class of another project."""
     from interop.pretrained import pretrained  # here: few runs need it
 
     weights = pretrained(os.path.expanduser(str(composed.init_from)))
@@ -253,7 +253,7 @@ def with_architecture(composed: DictConfig, typed_keys: set[str]) -> DictConfig:
     for key, value in weights.defaults.items():
         if key in typed_keys or OmegaConf.select(composed, key) is None:
             continue
-        if isinstance(value, dict):  # a norm or the placement, of which single options may be typed
+        if isinstance(value, dict):  # a norm or the placement; the user may have typed some of its options
             target, options = value["_target_"], [each for each in typed_keys if each.startswith(f"{key}.")]
             if not re.fullmatch(r"model(\.\w+)+|torch\.nn\.\w+", target):
                 advice = f"if you trust it, give {key}=…"

@@ -1,7 +1,7 @@
 """Errors in one line: ``error: <key or file>: <what is wrong>; <what to do>``, with exit status 1.
 
-That is the form of every error that the user can correct. A bug keeps its traceback, and --debug prints the
-traceback of any error.
+Every error that the user can correct has this form. A bug keeps its traceback; --debug prints the traceback
+of any error.
 """
 
 import difflib
@@ -23,7 +23,7 @@ from data.errors import ConfigError, UserError
 
 CONF = Path(__file__).parents[1] / "conf"
 Config = TypeVar("Config", bound=Checked)
-SHORT = {"lr": "optim.learning_rate", "optim.lr": "optim.learning_rate"}  # what other programs call it
+SHORT = {"lr": "optim.learning_rate", "optim.lr": "optim.learning_rate"}  # other programs' names of a key
 
 
 @contextmanager
@@ -32,7 +32,7 @@ def one_line_errors() -> Iterator[None]:
     if "--debug" in sys.argv:
         os.environ["NORMGPT_DEBUG"] = "1"
         sys.argv = [word for word in sys.argv if word != "--debug"]
-    os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra raises its errors; by itself it prints six lines
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # makes Hydra raise its errors; else it prints six lines
     try:
         yield
     except KeyboardInterrupt:
@@ -63,7 +63,7 @@ def error_line(error: Exception) -> str | None:
     if type(error).__module__.startswith(("hydra.", "omegaconf.")):
         return hydras_line(error)
     if isinstance(error, ValueError) and str(error).startswith("Config group override must be"):
-        return f"a group such as norm or model: its choice is a name ({error}); write norm=layernorm, say"
+        return f"a group such as norm or model: the choice must be a name ({error}); write norm=NAME"
     if isinstance(error, OSError):
         where = f"{error.filename}: " if error.filename is not None else ""
         return f"{where}{error.strerror or error}; check the path, its permissions and free space"
@@ -71,7 +71,7 @@ def error_line(error: Exception) -> str | None:
 
 
 def hydras_line(error: Exception) -> str:
-    """Return the line of an error of Hydra's or OmegaConf's."""
+    """Return the line for an error that Hydra or OmegaConf raised."""
     text, kind = " ".join(str(error).split()), type(error).__name__
     details: Any = error  # its attributes depend on its kind
     if kind == "MissingConfigException" and details.options:
@@ -102,7 +102,7 @@ def no_such_choice(group: str, choice: str, choices: list[str]) -> str:
     """Return the line for an unknown choice of a group, with the most similar one."""
     similar = difflib.get_close_matches(choice, choices, n=1)
     meant = f"did you mean {similar[0]}? All: " if similar else "choose one of "
-    return f"{group}: there is no {choice!r}; {meant}{', '.join(choices)}; one of your own needs --config-dir"
+    return f"{group}: there is no {choice!r}; {meant}{', '.join(choices)}; --config-dir adds your own"
 
 
 def checked(kind: type[Config], plain: dict[str, Any]) -> Config:
@@ -142,7 +142,7 @@ def expectation(error: ValidationError) -> str:
 
 
 def keys(kind: type[BaseModel], prefix: str = "") -> list[str]:
-    """Return every key of a config, dotted; models that allow further keys, such as norms, count as one."""
+    """Return every key of a config, dotted; a part that allows any key, such as a norm, counts as one."""
     dotted = []
     for name, field in kind.model_fields.items():
         types = (field.annotation, *get_args(field.annotation))
@@ -160,8 +160,8 @@ def known_keys() -> list[str]:
 
 
 def unknown_key(key: str, known: list[str]) -> str:
-    """Return the line for an unknown key, with the most similar one; or for an option that the chosen norm,
-    placement or optimizer lacks."""
+    """Return the line for an unknown key, which names the most similar key; or for a key that the chosen
+    norm, placement or optimizer lacks."""
     if key in known:
         return f"{key}: the chosen {key.split('.')[0]} has no such key; leave it out"
     similar = [SHORT[key]] if SHORT.get(key) in known else difflib.get_close_matches(key, known, n=1)

@@ -31,9 +31,9 @@ def positive(text: str) -> int:
 
 
 def read_literally(kind: type[Config], defaults: Path, doc: str | None) -> Config:
-    """Return the config of a program whose arguments are ``key=value``: all after the first = is the value,
-    letter by letter. ``null`` means the default, but is a text as a prompt. --help prints ``doc`` and the
-    defaults. Raises ConfigError."""
+    """Return the config of a program whose arguments are ``key=value``: everything after the first = is the
+    value, taken literally. ``null`` means the default, except that a prompt may be the text null. --help
+    prints ``doc`` and the defaults. Raises ConfigError."""
     words = sys.argv[1:]
     if {"--help", "-h"} & {*words}:
         print(f"{doc}\n\n{defaults.read_text(encoding='utf-8')}")

@@ -28,7 +28,7 @@ def positive_or_auto(value: Any) -> Any:
 
 
 class Checked(BaseModel):
-    """A config: unknown keys are refused, and nothing changes after it was validated."""
+    """A config that refuses unknown keys and cannot be changed."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, populate_by_name=True)
 
@@ -47,7 +47,7 @@ def number_as_text(value: Any) -> Any:
     return str(value) if isinstance(value, int | float) else value
 
 
-# a path: most shells leave the ~ of data.path=~/my.txt, and Hydra makes a number of runs_dir=2026
+# a path: most shells do not expand the ~ in data.path=~/my.txt, and Hydra reads runs_dir=2026 as a number
 UserPath = Annotated[str, BeforeValidator(number_as_text), AfterValidator(os.path.expanduser)]
 GivenPath = Annotated[
     str, Field(min_length=1), BeforeValidator(number_as_text), AfterValidator(os.path.expanduser)
@@ -222,7 +222,7 @@ class RunConfig(Checked):
     wandb: WandbConfig
 
     def label(self) -> str:
-        """Return init_from (if any), norm, placement and other norms as on the command line."""
+        """Return init_from (if given), norm, placement and other norms, as typed on the command line."""
         words = [] if self.init_from is None else [f"init_from={self.init_from}"]
         for key, part in self.components().items():
             # model.final_norm is here only if it is not auto
@@ -232,7 +232,7 @@ class RunConfig(Checked):
         return " ".join(words)
 
     def packages(self) -> list[str]:
-        """Return the packages of its norms and placement, other than this project's and torch."""
+        """Return the packages of its norms and its placement, without this project's and without torch."""
         names = {component.target.partition(".")[0] for component in self.components().values()}
         return sorted(names - {"model", "torch"})
 

@@ -1,4 +1,4 @@
-"""Read the text of each corpus, with a function per corpus. Newlines are not translated."""
+"""Read the text of a corpus; each corpus has its function. Newlines are not translated."""
 
 import urllib.request
 from http.client import HTTPException
@@ -37,11 +37,12 @@ def text(path: str) -> str:
 # The 1,115,394 characters that char-rnn and nanoGPT train on
 TINYSHAKESPEARE = "https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt"
 TINYSHAKESPEARE_SHA256 = "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed"
-SECONDS = 30  # without an answer, after which the download is given up
+SECONDS = 30  # to wait for an answer before the download fails
 
 
 def tinyshakespeare(path: str | None, cache: str) -> str:
-    """Return the text of the file at ``path``, else of the cache, else of a download into the cache.
+    """Return the text of the file at ``path``. Without a path, take the text from the cache, and download it
+    into the cache first if necessary.
 
     Raises:
         DataError: the file cannot be read or is another text, or the download failed.
@@ -68,7 +69,7 @@ def download(remedy: str) -> str:
             content: bytes = response.read(2**21)
         if digest(content) == TINYSHAKESPEARE_SHA256:
             return content.decode()
-        why = "what was sent is another text"
+        why = "the server sent another text"
     except (OSError, HTTPException) as error:
         why = " ".join(str(error).split())
     raise DataError(

@@ -2,10 +2,10 @@
 
     train.bin, val.bin                  nanoGPT's layout, and ours
     …train….bin …, …val….bin …          several files for each split, ordered by name: llm.c's layout
-    meta.json                           the tokenizer and the token type; others may leave it out
+    meta.json                           the tokenizer and the token type; other programs may leave it out
 
-A file of nanoGPT's is token ids and nothing else. llm.c's begins with a header of 1024 bytes: a magic number,
-a version, the number of tokens."""
+nanoGPT's files contain token ids and nothing else. llm.c's files begin with a header of 1024 bytes: a magic
+number, a version, the number of tokens."""
 
 import re
 from pathlib import Path
@@ -28,7 +28,7 @@ def describe(
 ) -> tuple[Meta, tokenizers.Tokenizer]:
     """Return the complete meta.json of the token files in ``source``, and their tokenizer: the one in the
     folder's own meta.json, else ``spec``, else GPT-2's if ``tokenizer`` is "gpt2". The files are not changed.
-    Other programs' files are read through once, and the result is kept in ``cache``.
+    Other programs' files are read once as a whole, and the result is kept in ``cache``.
 
     Raises:
         DataError: a file is missing or damaged, or the tokenizer is unknown.
@@ -71,7 +71,7 @@ def read_tokenizer(source: Path, name: str, spec: dict[str, Any] | None) -> tupl
 
 
 def token_files(source: Path, split: str) -> list[Path]:
-    """Return the token files of a split, without hidden ones. Raises DataError if there is none."""
+    """Return the token files of a split, without hidden ones. Raises DataError if the split has none."""
     single = source / f"{split}.bin"
     pattern = re.compile(rf"(?<![a-z]){split}(?![a-z]).*\.bin")
     files = sorted(file for file in source.glob("[!.]*.bin") if pattern.search(file.name))
@@ -81,9 +81,9 @@ def token_files(source: Path, split: str) -> list[Path]:
 
 
 def inspect(file: Path, dtype: str, tokenizer: tokenizers.Tokenizer) -> tuple[str, TokenFile]:
-    """Read a token file through. Return the type of its tokens, which is ``dtype`` unless llm.c's header
-    says another, and its entry in meta.json. Raises DataError if the file is cut, or has a token that
-    ``tokenizer`` lacks."""
+    """Read a whole token file. Return the type of its tokens, and its entry in meta.json. The type is
+    ``dtype``, unless llm.c's header gives another one. Raises DataError if the file is cut, or has a token
+    that ``tokenizer`` lacks."""
     magic, _, promised = [*np.fromfile(file, "<i4", 3).tolist(), 0, 0, 0][:3]
     offset = HEADER if magic in LLM_C else 0
     dtype = LLM_C.get(magic, dtype)

@@ -1,6 +1,7 @@
-"""Load the tokens of a corpus; tokenize it first unless the cache has it. The cache has a folder of token
-files for each corpus and tokenizer, whose name ends in a hash of all that determines the tokens. A folder is
-written under a temporary name and renamed, so it is complete, even if two processes prepare the same tokens.
+"""Load the tokens of a corpus; tokenize it first unless the cache has its tokens. The cache has a folder of
+token files for each corpus and tokenizer. The folder's name ends in a hash of all that determines the tokens.
+A folder is written under a temporary name and then renamed, so it is complete, even if two processes prepare
+the same tokens.
 """
 
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from data.errors import DataError
 from data.files import digest, new_folder
 from data.token_files import SPLITS, Tokens, open_split, read_meta, write_tokens
 
-FORMAT = 3  # a part of the cache's names; to be raised if other tokens or files are written
+FORMAT = 3  # part of the names in the cache; raise it if the tokens or the files change
 PART = 2**20  # tokens that are counted at once
 
 
@@ -39,8 +40,8 @@ class Prepared:
                 )
 
     def val_bytes(self) -> int:
-        """Return how many bytes of text the validation split decodes to without its first token, which is no
-        target. A special token, which ends a document, counts as one byte, like the line break that ends a
+        """Return the number of bytes of the validation split's text, without its first token, which is not a
+        target. A special token ends a document and counts as one byte, like the line break that ends a
         document for other tokenizers."""
         special = len(getattr(self.tokenizer, "special", ()))  # the last of the vocabulary
         words = range(self.tokenizer.vocab_size - special)
@@ -88,8 +89,8 @@ def cached(
     cache: str,
     spec: dict[str, Any] | None,
 ) -> Path:
-    """Return the folder of a corpus in the cache, which is written now if it is missing. As in nanoGPT, the
-    text is split before it is tokenized: the validation split is the same text for every tokenizer."""
+    """Return a corpus's folder in the cache; write it first if it is missing. As in nanoGPT, the text is
+    split before it is tokenized: the validation split is the same text for every tokenizer."""
     if corpus == "shakespeare":  # its text is read only if it has to be tokenized
         text_digest, read = corpora.SHAKESPEARE_SHA256, corpora.shakespeare
     else:

@@ -3,7 +3,8 @@
     train.bin, val.bin     token ids, uint16 or uint32, nothing else: nanoGPT's layout
     meta.json              the tokenizer, the token type, and name, length and SHA-256 of each split's files
 
-data/external.py describes other programs' folders in the same way, with several files a split or a header."""
+data/external.py describes other programs' folders in the same way. There, a split may have several files, and
+a file may have a header."""
 
 import hashlib
 from collections.abc import Iterable, Sequence
@@ -74,8 +75,8 @@ def write_tokens(
     tokenizer: tokenizers.Tokenizer,
     parts: Iterable[tuple[str, NDArray[np.integer]]],
 ) -> Meta:
-    """Write the token files and meta.json into a folder. ``parts``: which split the next token ids, 1-D, are
-    appended to."""
+    """Write the token files and meta.json into a folder. ``parts`` are pairs: a split, and token ids, 1-D, to
+    append to it."""
     dtype: Literal["uint16", "uint32"] = "uint16" if tokenizer.vocab_size <= 2**16 else "uint32"
     counts, digests = dict.fromkeys(SPLITS, 0), {split: hashlib.sha256() for split in SPLITS}
     with (folder / "train.bin").open("wb") as train, (folder / "val.bin").open("wb") as val:
@@ -104,8 +105,8 @@ def read_meta(file: Path, remedy: str) -> tuple[Meta, tokenizers.Tokenizer]:
 
 
 def open_split(folder: Path, files: list[TokenFile], dtype: str, verify: bool, remedy: str) -> Tokens:
-    """Return the tokens of the files of a split. Raises DataError, whose message ends in ``remedy``, if a
-    file is missing or damaged; the SHA-256 of large files is compared only to ``verify``."""
+    """Return the tokens of a split's files. Raises DataError, whose message ends in ``remedy``, if a file is
+    missing or damaged. The SHA-256 of large files is checked only if ``verify``."""
     if not files:
         raise DataError(f"{folder / 'meta.json'}: missing or damaged (a split is missing); {remedy}")
     parts = []

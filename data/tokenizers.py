@@ -1,7 +1,7 @@
 """Convert text to token ids and back. A tokenizer's ``spec`` is plain data that is stored in the prepared
 folder and in every checkpoint; ``from_spec`` rebuilds the tokenizer, so sampling needs no other file.
 ``encode`` returns ids, 1-D, or raises DataError if the text cannot be encoded; ``decode`` returns UTF-8
-bytes, where one token may be only part of a character; ``start`` is the default prompt.
+bytes, as one token may be only part of a character; ``start`` is the default prompt.
 
 char    one token per character
 bpe     byte pair encoding, its merges trained on the text (Sennrich et al. 2016)
@@ -136,8 +136,8 @@ def train_bpe(train: str, val: str, vocab_size: int) -> BytePairTokenizer:
     return BytePairTokenizer("gpt4", [bytes(token) for token, _ in sorted(ranks, key=lambda entry: entry[1])])
 
 
-# Each line of OpenAI's vocab.bpe, but the first, is a merge of two tokens. It spells each byte as a printable
-# character: printable bytes of Latin-1 as themselves, the others as code points from 256 on.
+# Each line of OpenAI's vocab.bpe except the first is a merge of two tokens. The file spells each byte as a
+# printable character: printable bytes of Latin-1 as themselves, the others as code points from 256 on.
 VOCAB_BPE = Path(__file__).with_name("gpt2.bpe.xz")
 VOCAB_BPE_SHA256 = "1ce1664773c50f3e0cc8842619a93edc4624525b728b188a9e0be33b7726adc5"
 PRINTABLE = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]

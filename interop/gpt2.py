@@ -1,4 +1,4 @@
-"""The parameters of transformers' ``GPT2LMHeadModel`` by the names of our model."""
+"""Load the parameters of transformers' ``GPT2LMHeadModel`` under the names of our model."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -33,8 +33,8 @@ NAMES = {
 
 
 def by_our_names(parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return views of a GPT-2's parameters by the names and in the shapes of our model. transformers stores
-    the matrix of a linear map as (in, out)."""
+    """Return views of a GPT-2's parameters, with the names and shapes of our model. transformers stores the
+    matrix of a linear map as (in, out), our model as (out, in)."""
     ours = {}
     for name, parameter in parameters.items():
         is_linear = ".c_" in name and parameter.ndim == 2
@@ -45,7 +45,7 @@ def by_our_names(parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def load(files: Sequence[Path], vocab_size: int, architecture: Mapping[str, Any]) -> dict[str, Tensor]:
-    """Return the parameters, fp32, of a GPT-2 from its safetensors files, by the names of our model.
+    """Load a GPT-2's safetensors files. Return the parameters in fp32, under the names of our model.
 
     Only these files are read: an index beside them could name others. Raises ConfigError if a file is
     damaged, or if the tensors are not those of a GPT-2 of this ``architecture``."""

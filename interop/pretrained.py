@@ -36,8 +36,8 @@ PICKLES = (".pt", ".pth", ".bin")  # files of torch.save
 # transformers' name -> ours. gelu_pytorch_tanh is gelu_new, computed by one kernel.
 ACTIVATIONS = {"gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh"}
 ACTIVATIONS |= {name: name for name in ("gelu", "relu2", "silu")}
-GPT2_VOCABULARIES = (50257, 50304)  # GPT-2's tokens, and padded as in nanoGPT
-# keys of a GPT-2's config.json -> the only value that our model computes, also transformers' default
+GPT2_VOCABULARIES = (50257, 50304)  # GPT-2's size, and the padded size of nanoGPT
+# keys of a GPT-2's config.json -> the only value that our model supports; it is also transformers' default
 FIXED = {
     "model_type": "gpt2",
     "scale_attn_weights": True,
@@ -52,15 +52,16 @@ NORMS = "final_norm embedding_norm qk_norm".split()
 
 @dataclass
 class Pretrained:
-    """A GPT-2 in a folder, or a model of ours that GPT-2's layout cannot hold: a checkpoint without the
-    optimizer's state. Raises ConfigError if a file is missing, damaged or of another model."""
+    """A GPT-2 in a folder; or an exported model of ours that GPT-2's layout cannot hold, which is a
+    checkpoint without the optimizer's state. Raises ConfigError if a file is missing, damaged or of another
+    model."""
 
     name: str  # the value of init_from
     folder: Path
     architecture: dict[str, Any]  # settings that the weights determine; model.block_size may be smaller
     defaults: dict[str, Any]  # settings that fit the weights, unless the user gives others
     vocab_size: int  # rows of the embedding
-    spec: dict[str, Any] | None = None  # the tokenizer of a model of ours; a GPT-2's is in a file
+    spec: dict[str, Any] | None = None  # the tokenizer of an exported model; a GPT-2's is in a file
 
     @property
     def files(self) -> list[Path]:
@@ -107,8 +108,8 @@ class Pretrained:
         return tensors | {name: tensors[name][:count] for name, count in rows.items() if name in tensors}
 
     def check_vocabulary(self, vocab_size: int) -> None:
-        """Raise ConfigError unless the model has ``vocab_size`` tokens; rows that pad them to a multiple
-        of 64 do not count."""
+        """Raise ConfigError unless the model has ``vocab_size`` tokens; rows that pad the vocabulary to a
+        multiple of 64 do not count."""
         padding = self.vocab_size - vocab_size
         if padding and not (0 < padding < 128 and self.vocab_size % 64 == 0):
             raise ConfigError(
@@ -119,8 +120,8 @@ class Pretrained:
 
 @cache
 def pretrained(name: str) -> Pretrained:
-    """Return the model that ``init_from`` names; its weights are read later. Raises ConfigError if it is
-    missing or of another kind."""
+    """Return the model that ``init_from`` names; its weights are read later. Raises ConfigError if the model
+    is missing or of another kind."""
     if is_hubs(name):
         return gpt2_in(fetched(name, "config.json"), name)
     folder = Path(name)
@@ -138,7 +139,7 @@ def pretrained(name: str) -> Pretrained:
 
 
 def require_transformers(what: str) -> None:
-    """Raise ConfigError if the extra requirement is not installed. It is not imported here."""
+    """Raise ConfigError unless transformers is installed. It is not imported here."""
     if find_spec("transformers") is None:
         raise ConfigError(f"{what} needs transformers; run pip install -r requirements-hub.txt")
 
@@ -178,7 +179,7 @@ def gpt2_in(folder: Path, name: str) -> Pretrained:
 
 
 def export_in(folder: Path, name: str) -> Pretrained:
-    """Return the model of ours in a folder, from the metadata of its weights."""
+    """Return the exported model in a folder, from the metadata of its weights."""
     with safe_open(folder / WEIGHTS, "np") as file:
         text = (file.metadata() or {}).get("normgpt")
     if text is None:
@@ -188,7 +189,7 @@ def export_in(folder: Path, name: str) -> Pretrained:
     defaults = {key: config[key] for key in ("norm", "placement")}
     defaults |= {f"model.{key}": config["model"][key] for key in NORMS}
     if "${" in json.dumps(defaults):  # it would be resolved on this machine
-        raise ValueError("its settings have a ${")
+        raise ValueError("its settings contain ${")
     architecture = {f"model.{key}": config["model"][key] for key in SIZES}
     targets = [config[group]["_target_"] for group in ("norm", "placement")]
     if {*map(type, targets)} != {str} or type(architecture["model.block_size"]) is not int:
@@ -208,7 +209,7 @@ def is_hubs(name: str) -> bool:
 
 def fetched(name: str, file: str) -> Path:
     """Download a file of the hub, unless the hub's cache on this machine (HF_HOME) has it. Return its folder.
-    Raises ConfigError without a connection."""
+    Raises ConfigError if the download fails."""
     require_transformers(f"init_from: {name}")
     from huggingface_hub import get_hf_file_metadata, hf_hub_download, hf_hub_url, try_to_load_from_cache
 

@@ -14,18 +14,18 @@ from data.errors import DataError
 from data.tokenizers import ALPHABET, BYTE_OF
 
 # The expression by which GPT-4 cuts a text into pieces; the one in data/tokenizers.py is equivalent, but has
-# possessive quantifiers, which this library reads differently. GPT-2's is built in.
+# possessive quantifiers, which this library reads differently. GPT-2's is built into the library.
 GPT4 = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
     r"|\s+\z|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
-# what the expressions cut differently
+# a text that GPT-2's and GPT-4's expressions cut differently
 PROBE = "I'll WE'VE it's don't 1234567 é e\u0301 日本🙂 ((x)) a_b\r\n\n\t  x  \n \n\n    y\n\n  "
 
 
 def to_hf(spec: dict[str, Any]) -> Tokenizer:
-    """Return the tokenizer of ``spec`` (data/tokenizers.py). It has the same ids, but it reads the name of a
-    special token in a text as that token, and ours reads it as letters."""
+    """Return the tokenizer of ``spec`` (data/tokenizers.py). It gives the same ids, except where a text has
+    the name of a special token: it reads this as the token, ours as letters."""
     if spec["kind"] == "char":
         # <unk> is not in the vocabulary: an unknown character is an error, as in ours
         vocab = {character: i for i, character in enumerate(spec["chars"])}
@@ -35,7 +35,7 @@ def to_hf(spec: dict[str, Any]) -> Tokenizer:
         return char
     tokens = [base64.b64decode(word) for word in spec["tokens"].split(" ")]
     vocab = {"".join(ALPHABET[byte] for byte in token): i for i, token in enumerate(tokens)}
-    # like tiktoken, merge any two tokens that make a third, and take a piece that is a token as it is
+    # like tiktoken, merge any two tokens that make a third, and leave a piece that is a token whole
     bpe = Tokenizer(models.BPE(vocab, [*merges(vocab)], ignore_merges=True))
     byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=spec["pattern"] == "gpt2")
     split = pre_tokenizers.Split(Regex(GPT4), "isolated")
@@ -47,7 +47,7 @@ def to_hf(spec: dict[str, Any]) -> Tokenizer:
 
 
 def merges(vocab: dict[str, int]) -> Iterator[tuple[str, str]]:
-    """Yield all pairs of tokens that make another one, in the order of the results."""
+    """Yield all pairs of tokens that together make a third one, in the order of the third's id."""
     lengths = sorted({len(token) for token in vocab})  # few, even if a token has 50,000 spaces
     for token in vocab:
         for n in lengths:
@@ -56,8 +56,8 @@ def merges(vocab: dict[str, int]) -> Iterator[tuple[str, str]]:
 
 
 def read(file: Path) -> dict[str, Any]:
-    """Return the spec of our tokenizer that has the tokens of a tokenizer.json and gives the same ids. Raises
-    DataError if there is none."""
+    """Return the spec of the tokenizer of ours that gives the same ids as a tokenizer.json. Raises DataError
+    if none does."""
     try:
         theirs = Tokenizer.from_file(str(file))
     except Exception as error:  # the library raises Exception itself
@@ -88,7 +88,7 @@ def candidates(theirs: Tokenizer) -> Iterator[dict[str, Any]]:
 
 
 def text_of_all_tokens(ours: tokenizers.Tokenizer) -> str:
-    """Return a text on which another tokenizer of these tokens gives other ids."""
+    """Return a text with all tokens, on which a different tokenizer with these tokens gives different ids."""
     if isinstance(ours, tokenizers.CharTokenizer):
         tokens, probe = [*ours.chars], ""
     else:

@@ -159,5 +159,5 @@ def test_a_checkpoint_that_its_run_removes_before_it_is_read_is_looked_for_again
 
 def test_a_model_whose_logits_are_not_finite_has_no_text(printed, tiny):
     train_anew(tiny("norm=none", "train.steps=0", "model.init_scale=1e13"))
-    with pytest.raises(UserError, match="the model's logits are not finite; use another one"):
+    with pytest.raises(UserError, match="the model's logits are not finite; use another checkpoint"):
         printed("temperature=0")

@@ -1,6 +1,7 @@
-"""Cut windows of tokens, and make of them the batches of a run's training steps and evaluations.
+"""Cut windows of tokens, and make batches of them, for training and evaluation.
 
-A window is inputs x and targets y, the next token of each. Each rank draws its share of a training batch.
+A window has inputs x and targets y: the target of each input is the next token. Each rank draws its share of
+a training batch.
 """
 
 import math
@@ -18,7 +19,7 @@ from model.seeds import seed_for
 from training.ddp import Ranks
 from training.device import Compute
 
-Windows = tuple[NDArray[np.int64], NDArray[np.int64]]  # x and y, (rows, T) both, not on the device yet
+Windows = tuple[NDArray[np.int64], NDArray[np.int64]]  # x and y, each (rows, T), not on the device yet
 
 
 def windows(tokens: Tokens, starts: NDArray[np.int64], length: int) -> Windows:
@@ -30,14 +31,14 @@ def windows(tokens: Tokens, starts: NDArray[np.int64], length: int) -> Windows:
 def training_batch(
     tokens: Tokens, block_size: int, rows: int, seed: int, part: slice = slice(None)
 ) -> Windows:
-    """Draw ``rows`` windows with random starts, with replacement, and return the slice ``part`` of them.
-    They depend on ``seed`` only."""
+    """Draw ``rows`` windows with random starts, with replacement, and return the slice ``part`` of them. The
+    windows depend on ``seed`` only."""
     starts = np.random.Generator(np.random.PCG64(seed)).integers(len(tokens) - block_size, size=rows)
     return windows(tokens, starts[part], block_size)
 
 
 def fixed_windows(tokens: Tokens, block_size: int, count: int, rows: int) -> Iterator[Windows]:
-    """Yield at most ``count`` windows spread evenly over the split, always the same, ``rows`` at a time."""
+    """Yield at most ``count`` windows, ``rows`` at a time: always the same, spread evenly over the split."""
     count = min(count, (len(tokens) - 1) // block_size)
     starts = np.linspace(0, len(tokens) - 1 - block_size, count).astype(np.int64)
     for some_starts in np.split(starts, range(rows, count, rows)):
@@ -51,7 +52,7 @@ class MicroBatch:
     Attributes:
         x, y: tokens and the tokens that follow them, (rows, T) int64, on the device.
         dropout_seed: seeds torch's random numbers before the forward, and so the dropout masks.
-        is_last: whether the step has no further micro-batch.
+        is_last: whether this is the step's last micro-batch.
     """
 
     x: Tensor
@@ -93,7 +94,6 @@ class Batches:
             yield MicroBatch(x, y, dropout_seed, is_last=micro == n_micro - 1)
 
     def first_micro_batch(self, step: int) -> MicroBatch:
-        """Return the first micro-batch of a step."""
         return next(self.micro_batches(step))
 
     def fixed_windows(self, rows: int | None = None) -> Iterator[Windows]:
@@ -102,7 +102,7 @@ class Batches:
         return fixed_windows(self.tokens.val, self.block_size, self.settings.eval_windows, rows)
 
     def micro_windows(self) -> Iterator[Windows]:
-        """Yield the fixed windows in full micro-batches of all ranks; none if they do not fill one."""
+        """Yield the fixed windows in micro-batches of all ranks, without a last one that is not full."""
         return (batch for batch in self.fixed_windows(self.micro_rows) if len(batch[0]) == self.micro_rows)
 
     def whole_split(self) -> Iterator[Windows]:
@@ -123,8 +123,8 @@ class Batches:
         return windows(self.tokens.val, np.arange(first, last) * self.block_size, self.block_size)
 
     def middle(self) -> tuple[int, list[Windows]]:
-        """Return how many batches of ``whole_split`` lie in the first half of the split; and the batch that
-        spans the middle, split in two, or []."""
+        """Return how many batches of ``whole_split`` lie in the first half of the split. Also return the two
+        parts of the batch that spans the middle, or [] if no batch does."""
         rows, size = self.evaluation_rows, self.block_size
         middle = math.ceil(self.val_targets / size) // 2  # windows in the first half
         before = middle // rows  # full batches in it

@@ -40,7 +40,7 @@ LIMITS = {"eps": (1e-30, math.inf), "momentum": (0, 1)}
 OWN_PACKAGES = ("model",)
 TORCH_NAMES = (*normalization.__all__, *batchnorm.__all__, *instancenorm.__all__, "Identity")
 TORCH_NORMS = {f"torch.nn.{name}" for name in TORCH_NAMES}
-# where code lies that is not the user's
+# the folders of code that is not the user's
 PACKAGES = ("model", "data", "probe", "interop", "cli", "training")
 KNOWN = [Path(__file__).parents[1] / package for package in PACKAGES]
 
@@ -57,7 +57,7 @@ def bind(group: str, component: Component, packages: tuple[str, ...] | None = No
         packages: the packages whose classes a checkpoint's component may name; None allows all.
 
     Raises:
-        ConfigError: the class is missing or not allowed, or an option is invalid or is no argument of it.
+        ConfigError: the class is missing or not allowed, or it has no such option, or an option is invalid.
     """
     target = import_class(group, component.target, packages)
     spec = inspect.getfullargspec(target)
@@ -89,7 +89,7 @@ def import_class(group: str, path: str, packages: tuple[str, ...] | None) -> Any
         target = getattr(importlib.import_module(module_name), class_name, None)
         if target is None:
             raise ImportError(f"{module_name} has no {class_name}")
-    except Exception as error:  # whatever the user's file raises
+    except Exception as error:  # the user's file may raise anything
         why = f"{path} cannot be imported ({described(error)}{line_of(error)})"
         raise ConfigError(f"{group}._target_: {why}; correct the name, the file or PYTHONPATH") from error
     base = Placement if group == "placement" else nn.Module
@@ -125,8 +125,8 @@ def norms_of(config: RunConfig, model: GPT) -> dict[str, nn.Module]:
 
 
 def resolved_auto(config: RunConfig, packages: tuple[str, ...] | None = None) -> dict[str, Any]:
-    """Return the value that each setting ``auto`` or null stands for, by key; some depend on the norm and the
-    placement. Raises ConfigError as ``bind`` does."""
+    """Return, by key, the value that ``auto`` or null stands for. Some of these values depend on the norm and
+    the placement. Raises ConfigError as ``bind`` does."""
     settings, init = config.model, INITS[config.model.init]
     sizes = {"placement": settings.n_layer, "model.qk_norm": settings.n_embd // settings.n_head}
     with torch.random.fork_rng(devices=[]):  # an instance of each norm and of the placement
@@ -150,7 +150,7 @@ def resolved_auto(config: RunConfig, packages: tuple[str, ...] | None = None) ->
 
 
 def rounded(number: float) -> float:
-    """Return the number with six digits, for records that people read; integers and truth values as is."""
+    """Round a float to six digits, for records that people read; return integers and booleans unchanged."""
     return float(f"{number:.6g}") if isinstance(number, float) else number
 
 
@@ -217,8 +217,8 @@ def initialise_from(model: GPT, name: str, vocab_size: int) -> None:
             if not weights[key].isfinite().all():
                 raise ConfigError(f"init_from: {name}: {key} is not finite; use other weights")
             state[key].copy_(weights[key])
-    parts = {"left out, as this model has none of this name and shape": weights.keys() - copied}
-    parts |= {"not copied, so at their initial values": dict(model.named_parameters()).keys() - copied}
+    parts = {"left out, as this model has no tensor of that name and shape": weights.keys() - copied}
+    parts |= {"not copied, so they keep their initial values": dict(model.named_parameters()).keys() - copied}
     notes = [
         f"; {what}: {', '.join(sorted(names)[:2])}{', …' * (len(names) > 2)} ({len(names)})"
         for what, names in parts.items()
@@ -249,7 +249,7 @@ def build_and_try(
 
 
 def same_shape(norm: nn.Module, args: tuple[Tensor, ...], output: Any) -> None:
-    """A hook that raises ConfigError if a norm's output is no tensor of its input's shape."""
+    """A hook: raise ConfigError unless a norm's output is a tensor of the same shape as its input."""
     what = tuple(output.shape) if isinstance(output, Tensor) else type(output).__name__
     if what != tuple(args[0].shape):
         raise ConfigError(
@@ -276,8 +276,8 @@ def try_backward(model: nn.Module, loss_of: Callable[[], Tensor]) -> None:
 
 @contextmanager
 def explained(config: RunConfig) -> Iterator[None]:
-    """Context manager: turn what a norm or a placement raises into a ConfigError. Other errors of our own
-    code are bugs, and pass through."""
+    """Context manager: turn an error that a norm or a placement raises into a ConfigError. Other errors are
+    bugs in our own code, and pass through."""
     try:
         yield
     except UserError:
@@ -294,7 +294,8 @@ def explained(config: RunConfig) -> Iterator[None]:
 
 
 def line_of(error: BaseException) -> str:
-    """Return ", at mynorms.py:12", the last line of the user's code in a traceback; "" if it has none."""
+    """Return the last line of the user's code in a traceback, as ", at mynorms.py:12"; "" if there is
+    none."""
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
         file = Path(frame.filename)
         if file.is_file() and not (is_installed(file) or any(map(file.is_relative_to, KNOWN))):

@@ -1,4 +1,4 @@
-"""Checkpoints: everything that a run needs to go on, as tensors by name and one JSON text.
+"""Checkpoints: all that a run needs to resume, as named tensors and one JSON text.
 
 A checkpoint is one safetensors file: parameters and buffers, the optimizers' state as
 ``optimizer/<parameter>/<key>``, and the metadata (step, config, tokenizer, a digest of the tensors). Nothing
@@ -100,7 +100,7 @@ def write(path: Path, meta: Meta, tensors: "dict[str, Tensor]") -> None:
         save_file(tensors, temporary, metadata={"normgpt": text})
         with temporary.open("rb") as file:
             os.fsync(file.fileno())
-        temporary.chmod(path.parent.stat().st_mode & 0o666)  # safetensors lets only the owner read it
+        temporary.chmod(path.parent.stat().st_mode & 0o666)  # safetensors lets only the owner read the file
         os.replace(temporary, path)
     except (OSError, SafetensorError) as error:
         temporary.unlink(missing_ok=True)
@@ -131,7 +131,7 @@ def load(path: Path) -> Checkpoint:
             meta = dict(json.loads((content.metadata() or {})["normgpt"]))
             tensors = {name: content.get_tensor(name) for name in content.keys()}  # noqa: SIM118 not a dict
         if meta.pop("digest") != digest(tensors):
-            raise ValueError("the tensors are not those that were written")
+            raise ValueError("the tensors do not match their digest")
         return Checkpoint(path, checked(Meta, meta), tensors)
     except OSError as error:  # of this machine, not of the file
         raise ConfigError(f"{path}: {error.strerror or error}; check the file and its permissions") from None
@@ -141,9 +141,9 @@ def load(path: Path) -> Checkpoint:
 
 
 def newest(folder: Path, run: str) -> Checkpoint | None:
-    """Return the newest usable checkpoint of ``run``; None if the folder has no checkpoint. Rename newer ones
-    that are unusable, and print a line about each. Raises CheckpointError if none is usable."""
-    unusable: dict[Path, str] = {}  # what is wrong with it, without the advice
+    """Return the newest usable checkpoint of ``run``; None if the folder has no checkpoint. Rename unusable
+    ones that are newer, and print a line about each. Raises CheckpointError if none is usable."""
+    unusable: dict[Path, str] = {}  # file -> what is wrong with it, without the advice
     for step in reversed(saved_steps(folder)):
         path = path_of(folder, step)
         try:
@@ -172,8 +172,8 @@ def model_tensors(model: "nn.Module") -> "dict[str, Tensor]":
 
 
 def optimizer_tensors(model: "nn.Module", optimizers: "Sequence[BaseOptimizer]") -> "dict[str, Tensor]":
-    """Return the optimizers' state as ``optimizer/<parameter>/<key>``. Their options (betas, decay) are no
-    state: they come from the config."""
+    """Return the optimizers' state as ``optimizer/<parameter>/<key>``. Their options (betas, decay) are not
+    saved: they come from the config."""
     names: dict[Tensor, str] = {parameter: name for name, parameter in model.named_parameters()}
     return {
         f"{OPTIMIZER}{names[parameter]}/{key}": tensor
@@ -194,7 +194,8 @@ def tensor_of(checkpoint: Checkpoint, name: str, shape: Sequence[int]) -> "Tenso
 
 
 def restore_model(model: "nn.Module", checkpoint: Checkpoint) -> None:
-    """Copy parameters and buffers into ``model``. Raises CheckpointError, which names a wrong tensor."""
+    """Copy parameters and buffers into ``model``. Raises CheckpointError if a tensor is missing, has another
+    shape, or is not the model's."""
     import torch
 
     targets = model_tensors(model)
@@ -209,9 +210,9 @@ def restore_model(model: "nn.Module", checkpoint: Checkpoint) -> None:
 def restore_optimizers(
     model: "nn.Module", optimizers: "Sequence[BaseOptimizer]", checkpoint: Checkpoint
 ) -> None:
-    """Restore the optimizers' state. Raises CheckpointError if it does not fit the model, which torch's fused
-    optimizers do not check. Tensors are copied, as the order of a sum may depend on the address of a tensor,
-    which is arbitrary after reading a file."""
+    """Restore the optimizers' state. Raises CheckpointError if the state does not fit the model, as torch's
+    fused optimizers do not check this. Tensors are copied, because the order of a sum may depend on a
+    tensor's address, and the addresses of tensors that were read from a file are arbitrary."""
     names: dict[Tensor, str] = {parameter: name for name, parameter in model.named_parameters()}
     for optimizer in optimizers:
         state: dict[int, dict[str, Tensor]] = defaultdict(dict)
@@ -232,7 +233,7 @@ def resume(
         return 0, None
     found = newest(run.checkpoints, run.folder.name) if ranks.first else None
     step: int = ranks.broadcast(found.meta.step if found else 0)
-    if step == 0:  # no checkpoint, or the initial weights, which the model has
+    if step == 0:  # no checkpoint, or one of the initial weights, which the model has already
         return 0, None
     checkpoint = found or load(path_of(run.checkpoints, step))
     try:
@@ -257,11 +258,12 @@ class Checkpoints:
     tokens: "Prepared"
     ranks: "Ranks"
     log: "RunLog"
-    stop: Stop  # a signal, if one came; ``ending_on_signal`` saves and ends the run
+    stop: Stop  # knows whether a signal came; ``ending_on_signal`` then saves and ends the run
 
     def save(self, step: int) -> None:
-        """Save this step, unless it is saved already, or an update was skipped as non-finite: then the run is
-        about to end as diverged. If a tensor is not finite, warn: such a checkpoint could not be used."""
+        """Save this step, unless it is saved already. After a skipped update, save nothing: the run is about
+        to end as diverged. If a tensor is not finite, print a warning instead: such a checkpoint could not be
+        used."""
         if step == self.run.status["saved"] or self.optimizer.skipped:
             return
         with self.log.clock.aside("checkpoints"):

@@ -19,14 +19,14 @@ from training.loss import Loss, Objective, cross_entropy
 def compile_loss(model: nn.Module, net: Any, batch: MicroBatch, eager: Loss, ranks: int) -> Loss:
     """Return the loss compiled together with ``net``, or ``eager`` if that fails.
 
-    Compiling them together saves, in one process, an fp32 copy of the logits. On a CPU, dropout draws torch's
-    random numbers, as drawing the compiler's own takes longer than the rest of a step. On a GPU, forward and
-    backward become one CUDA graph each, as small models wait for kernel launches: not with several ranks,
-    which wait for each other, nor if gradients accumulate or a forward replaces buffers, as the next run of a
-    graph would overwrite the memory of such gradients and buffers.
+    In a single process, compiling both together saves an fp32 copy of the logits. On a CPU, dropout draws
+    torch's random numbers, because drawing the compiler's own takes longer than the rest of a step. On a GPU,
+    forward and backward become one CUDA graph each, because small models wait for kernel launches. There are
+    no graphs with several ranks, as ranks wait for each other; nor if gradients accumulate or a forward
+    replaces buffers, as the next run of a graph would overwrite those gradients and buffers.
 
     Raises:
-        ConfigError: compiling fails on one of several ranks, which must all do the same.
+        ConfigError: compiling fails on one of several ranks; all of them have to run the same code.
     """
     device = eager.compute.device.type
 
@@ -39,7 +39,7 @@ def compile_loss(model: nn.Module, net: Any, batch: MicroBatch, eager: Loss, ran
     # also sets the compiler's own switch, which device.set_switches leaves out
     torch.use_deterministic_algorithms(torch.are_deterministic_algorithms_enabled())
     logging.getLogger("torch._dynamo").setLevel(logging.ERROR)  # hides warnings that do not help users
-    torch.compiler.reset()  # several runs in one process: a function is compiled 8 times at most
+    torch.compiler.reset()  # torch compiles a function 8 times at most; one process may train several runs
     options: dict[str, Any] = {"fallback_random": device == "cpu", "triton.cudagraphs": graphs}
     compiled: Objective = torch.compile(cross_entropy, dynamic=False, options=options)
     try:

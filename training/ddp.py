@@ -3,8 +3,8 @@ torchrun:
 
     torchrun --nproc_per_node=4 train.py norm=layernorm placement=pre
 
-Each rank draws the whole batch of a step and trains on its share of it, so the run equals that of one process
-on the same batch, except for dropout masks, the order of sums, and norms that do not share statistics. Only
+Each rank draws the whole batch of a step and trains on its share. So the result is that of a single process,
+except for dropout masks, the order of sums, and norms that do not share their statistics between ranks. Only
 rank 0 writes to the run's folder and the terminal. A single process does not use torch.distributed.
 """
 
@@ -31,12 +31,13 @@ LOST = re.compile(
 
 
 def world_size() -> int:
-    """Return how many processes torchrun started; 1 without it."""
+    """Return how many processes torchrun started; 1 without torchrun."""
     return int(os.environ["WORLD_SIZE"]) if all(map(os.environ.get, VARIABLES)) else 1
 
 
 class Ranks:
-    """This process among those that train together, its ranks. All make the same calls in the same order.
+    """This process and the others that train with it: the ranks. All ranks make the same calls in the same
+    order.
 
     Attributes:
         rank, count: this rank's number, and the number of ranks.
@@ -95,7 +96,7 @@ class Ranks:
         return self.first_found(json.dumps(value) if self.first else None, json.loads)
 
     def first_found(self, value: str | None, read: Any = str) -> Any:
-        """Return the value of the lowest rank that has one, as ``read`` reads it."""
+        """Return the value of the first rank that has one, converted by ``read``."""
         if self.count == 1:
             return value
         self.calls += 1
@@ -105,14 +106,15 @@ class Ranks:
 
 
 def wrap(model: "nn.Module", ranks: Ranks) -> Any:
-    """Return the net that a step calls, tokens (B, T) -> logits (B, T, V): the model, or with several ranks
-    its DDP, whose backward leaves the mean of the ranks' gradients."""
+    """Return the net that a step calls, tokens (B, T) -> logits (B, T, V): the model. If there are several
+    ranks, it is wrapped in DDP, whose backward averages the gradients over the ranks."""
     if ranks.count == 1:
         return model
     from torch.nn.parallel import DistributedDataParallel
 
-    # Each step begins with rank 0's buffers, so that neither an evaluation nor a resume, which have these,
-    # changes training. gradient_as_bucket_view: the gradient itself is sent, not a copy.
+    # DDP begins each step with rank 0's buffers on all ranks. Evaluations and checkpoints have rank 0's
+    # buffers, too, so neither an evaluation nor a resume changes training. gradient_as_bucket_view: the
+    # gradient itself is sent, not a copy.
     return DistributedDataParallel(model, gradient_as_bucket_view=True)
 
 
@@ -150,7 +152,7 @@ def process_group(device: str) -> Iterator[Ranks]:
         if local_count > gpus:
             raise ConfigError(f"device: {local_count} ranks need a GPU each, not {gpus}; start fewer ranks")
         torch.cuda.set_device(local)
-    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")  # torchrun's store outlives an attempt
+    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")  # torchrun restarts ranks with the same store
     store = PrefixStore(f"attempt {attempt}", next(iter(rendezvous("env://")))[0])
     dist.init_process_group(
         "cpu:gloo,cuda:nccl" if gpu else "gloo", store=store, rank=rank, world_size=world_size()

@@ -24,7 +24,7 @@ DEFAULT_THREADS = torch.get_num_threads()  # before any run of this process chan
 
 @dataclass(frozen=True)
 class Compute:
-    """The device and precision of a run, neither of them ``auto`` any more."""
+    """The device and precision of a run; ``auto`` is resolved."""
 
     device: torch.device
     precision: str  # fp32 or bf16
@@ -36,16 +36,16 @@ class Compute:
         return f"{self.device} in {self.precision}{warning}"
 
     def tensor(self, tokens: np.ndarray[Any, Any]) -> Tensor:
-        """Return tokens as a tensor on the device. A GPU copies from pinned memory, so that no step waits; of
-        memory that is not contiguous, torch would make a copy that is not pinned."""
+        """Return tokens as a tensor on the device. A GPU copies from pinned memory, so that no step waits.
+        The array is made contiguous first: a contiguous copy by torch would not be pinned."""
         tensor = torch.from_numpy(np.ascontiguousarray(tokens))
         if self.device.type == "cuda":
             return tensor.pin_memory().to(self.device, non_blocking=True)
         return tensor.to(self.device)
 
     def autocast(self) -> torch.autocast:
-        """Return a context manager and decorator that computes matrix products in bf16 if that is the
-        precision; parameters stay fp32."""
+        """Return a context manager, also a decorator, that computes matrix products in bf16 if the run's
+        precision is bf16. Parameters stay fp32."""
         return torch.autocast(self.device.type, torch.bfloat16, enabled=self.precision == "bf16")
 
     def attend(self, dropout: float) -> type[Attend]:
@@ -57,15 +57,15 @@ class Compute:
         return PaddedHead if self.device.type == "cuda" and vocab_size % 64 else Head
 
     def synchronize(self) -> None:
-        """Wait until the device has done its work; a CPU always has."""
+        """Wait until the device has done its work; a CPU has no work pending."""
         if self.device.type != "cpu":
             torch.accelerator.synchronize(self.device)
 
     def evaluation_rows(self, block_size: int, vocab_size: int) -> int:
-        """Return how many rows to evaluate at once, at least one: on a CPU as many as fit its caches,
-        elsewhere enough to fill the device. Their fp32 logits take at most 32 MiB on a CPU, as malloc maps
-        larger buffers anew each time (with GPT-2's vocabulary, 64 MiB took 1.6 times as long), and 512 MiB
-        elsewhere."""
+        """Return how many rows to evaluate at once, at least one: on a CPU as many as fit into its caches,
+        elsewhere enough to fill the device. Their fp32 logits take at most 32 MiB on a CPU, and 512 MiB
+        elsewhere. On a CPU, malloc maps larger buffers anew each time: with GPT-2's vocabulary, 64 MiB took
+        1.6 times as long."""
         tokens, logits = (4096, 2**23) if self.device.type == "cpu" else (65_536, 2**27)
         return max(1, min(tokens, logits // vocab_size) // block_size)
 
@@ -89,7 +89,7 @@ def choose(device: str, precision: str) -> Compute:
         torch.cuda.init()  # otherwise torch does this at the first tensor
     if index and int(index) >= (count := torch.cuda.device_count()):
         raise ConfigError(f"device: {device} does not exist; choose from cuda:0 to cuda:{count - 1}")
-    if index:  # pinned memory and torch's questions about the hardware are of the current device
+    if index:  # pinned memory, and what torch says about the hardware, belong to the current device
         torch.cuda.set_device(int(index))
     if precision == "auto":
         precision = "bf16" if fast_bf16(kind) else "fp32"
@@ -109,9 +109,9 @@ def fast_bf16(kind: str) -> bool:
 def set_switches(threads: int | None, deterministic: bool = True) -> int:
     """Set torch's process-wide switches. Return the number of threads.
 
-    ``deterministic``: without it a run on a GPU, or a compiled one, gives other numbers when it is repeated.
-    (torch.use_deterministic_algorithms also sets the compiler's switch, for which it imports the compiler;
-    only training/compile.py calls it.)
+    Without ``deterministic``, a run on a GPU, or a compiled run, gives other numbers when it is repeated.
+    Only training/compile.py calls torch.use_deterministic_algorithms: this also sets the compiler's switch,
+    and imports the compiler to do so.
     """
     torch.set_deterministic_debug_mode("error" if deterministic else "default")
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # we read no memory before writing it
@@ -124,7 +124,7 @@ def keep_freed_memory() -> None:
     """Let glibc keep freed blocks of up to 32 MiB for the next step. By default it returns them to the
     system, which zeroes each page again: this takes up to 1/4 of an uncompiled step on a CPU."""
     M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
-    with suppress(OSError, AttributeError, TypeError):  # another C library
+    with suppress(OSError, AttributeError, TypeError):  # the C library is not glibc
         mallopt = ctypes.CDLL(None).mallopt
         mallopt(M_MMAP_THRESHOLD, 32 * 2**20)
         mallopt(M_TRIM_THRESHOLD, -1)  # -1: never trim
@@ -148,7 +148,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 @contextmanager
 def memory_explained(message: str) -> Iterator[None]:
-    """Context manager: turn errors that mean a lack of memory into a ConfigError with this message."""
+    """Context manager: turn out-of-memory errors into a ConfigError with this message."""
     try:
         yield
     except (MemoryError, RuntimeError) as error:
@@ -162,12 +162,12 @@ def out_of_memory_message(config: RunConfig) -> str:
     sizes = config.train.model_dump(include={"batch_size", "grad_accum"})
     sizes |= config.model.model_dump(include={"block_size", "n_layer", "n_embd"})
     settings = " ".join(f"{key}={value}" for key, value in sizes.items())
-    return f"train.batch_size: out of memory at {settings}; raise train.grad_accum or lower another of these"
+    return f"train.batch_size: out of memory at {settings}; raise train.grad_accum or lower one of the others"
 
 
 def check_fits(config: RunConfig, vocab_size: int, device: torch.device) -> None:
-    """Check by arithmetic, before any memory is taken, that there is memory for the least that training
-    needs: weights, gradients and one moment of each weight, in fp32. Raises ConfigError."""
+    """Raise ConfigError if memory is too small for the least that training needs: weights, gradients and one
+    moment of each weight, in fp32. This only computes sizes, and takes no memory."""
     model = config.model
     weights = 12 * model.n_layer * model.n_embd**2 + vocab_size * model.n_embd
     if device.type == "cuda":

@@ -1,9 +1,9 @@
 """Decide whether a run has diverged (a loss or gradient is not finite) or collapsed (it has learned nothing).
 
-A model that ignores its context can do no better than to guess each token by its frequency, which costs the
-entropy of the targets' frequencies (Gibbs' inequality). A run whose final loss on the validation split is no
-better has collapsed: it is finished, its loss counts, and it is marked. A run whose training loss is below
-half of the entropy has not collapsed: it learned its training text by heart.
+A model that ignores its context can at best guess each token by its frequency. Its loss is then the entropy
+of the targets' frequencies (Gibbs' inequality). If the final loss on the validation split is no better, the
+run has collapsed, unless its training loss is below half of the entropy: then it learned its training text by
+heart. A collapsed run is finished and its loss counts, but it is marked.
 """
 
 import math
@@ -43,7 +43,8 @@ class Divergence:
     """``check`` raises Diverged as soon as a loss or gradient is known not to be finite.
 
     Args:
-        find_non_finite: (step, True for its evaluation) -> text that says where numbers are not finite.
+        find_non_finite: (step, whether to look in its evaluation) -> text that says where numbers are not
+            finite.
     """
 
     def __init__(self, find_non_finite: Callable[[int, bool], str]) -> None:
@@ -60,7 +61,7 @@ class Divergence:
     def check(self, step: int, row: dict[str, Any], skipped: Tensor) -> None:
         """Raise Diverged if the row logged at ``step`` shows divergence. Other metrics, such as statistics,
         may be non-finite."""
-        if "train/loss" in row:  # the loss was copied from the device, which has therefore done the step
+        if "train/loss" in row:  # the loss is on the host, so the device has done the step
             self.check_updates(step, skipped, updates=step + 1)
         for key in ("val/loss", "val/full_loss"):
             if not math.isfinite(row.get(key, 0.0)):
@@ -70,16 +71,16 @@ class Divergence:
 def find_non_finite(
     model: nn.Module, batches: Batches, loss: Loss, ranks: Ranks, step: int, evaluation: bool
 ) -> str:
-    """Return the end of a message, such as ``first in <place>``: where a step whose update was skipped or,
-    if ``evaluation``, the evaluation at that step first becomes non-finite."""
+    """Return the end of a message, such as ``first in <place>``: where numbers first become non-finite, in a
+    step whose update was skipped or, if ``evaluation``, in the evaluation at that step."""
 
     from probe.non_finite import first_non_finite  # here: few runs need it
 
-    losses: Iterable[tuple[int, Callable[[Net], Tensor]]]  # of each batch: a seed, and a net's loss
+    losses: Iterable[tuple[int, Callable[[Net], Tensor]]]  # for each batch: its seed, and net -> loss
     if evaluation:
         windows = enumerate(batches.fixed_windows())
         losses = ((seed_for(0, "evaluation", i), partial(loss.of_batch, batch=batch)) for i, batch in windows)
-    else:  # the masks of training, unless a GPU ran compiled code
+    else:  # with training's dropout masks, unless a GPU ran compiled code
         micro_batches = batches.micro_batches(step)
         losses = ((batch.dropout_seed, partial(loss, x=batch.x, y=batch.y)) for batch in micro_batches)
     model.train(not evaluation)

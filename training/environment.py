@@ -45,8 +45,8 @@ def differences(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
 
 
 def processor() -> str:
-    """Return the processor's name; on x86 also its family and model numbers, as virtual machines give one
-    name to several generations, whose results differ in the last bits."""
+    """Return the processor's name, on x86 with its family and model numbers: virtual machines use one name
+    for several generations of processors, and their results differ in the last bits."""
     name = cpuinfo("model name") or platform.processor()
     return " ".join(filter(None, [name, cpuinfo("cpu family"), cpuinfo("model")]))
 

@@ -1,10 +1,11 @@
 """The name of a run: ``<norm>-<placement>-s<seed>-<hash>``.
 
-The hash is over what is asked for: the settings, the seed, the precision, the tokens, and the source of the
-norm's and the placement's class, with the functions, classes and constants of ours that it uses. It leaves
-out what changes no bit of the result (evaluation, statistics, logging) or only its rounding (device, threads,
-compile, ranks). So the same command finds the same folder. The source is followed from name to name: a hash
-of whole files would rename every run when a norm is added to model/norms.py. Torch is not imported here.
+The hash covers the settings, the seed, the precision, the tokens, and the source of the norm's and the
+placement's class. This source includes the functions, classes and constants that the class uses, unless they
+are in an installed package. The hash leaves out what does not change the result (evaluation, statistics,
+logging), and what changes only its rounding (device, threads, compile, ranks). So the same command finds the
+same folder. The source is collected name by name: a hash of whole files would rename every run when a norm is
+added to model/norms.py. Torch is not imported here.
 """
 
 import ast
@@ -23,7 +24,8 @@ NOT_IN_IDENTITY = {"eval_every", "eval_windows", "checkpoint_every", "log_every"
 
 
 def identity(config: RunConfig, precision: str, fingerprint: str) -> dict[str, Any]:
-    """Return what is hashed. ``precision`` is fp32 or bf16, not auto; ``fingerprint`` is the tokens'."""
+    """Return what is hashed. ``precision`` is fp32 or bf16, not auto; ``fingerprint`` is the hash of the
+    tokens."""
     settings = config.model_dump(
         by_alias=True, include={"seed", "model", "norm", "placement", "optim", "schedule"}
     )
@@ -63,7 +65,7 @@ def group_name(config: RunConfig, precision: str, fingerprint: str) -> str:
 
 
 def is_installed(path: Path) -> bool:
-    """Return whether a path belongs to Python or to an installed package, wherever that is."""
+    """Return whether a path belongs to Python's own library or to an installed package."""
     packages = {"site-packages", "dist-packages"} & {*path.parts}
     return bool(packages) or path.is_relative_to(sysconfig.get_path("stdlib"))
 
@@ -71,8 +73,8 @@ def is_installed(path: Path) -> bool:
 @cache
 def source(target: str) -> str:
     """Return the code of ``package.module.Class``, and of the functions, classes and constants that it names,
-    in its file and in others that are not installed packages; without comments and docstrings. The code is
-    parsed, not imported. For a class of torch, return "": environment.json has torch's version."""
+    in its file or in others. Installed packages, comments and docstrings are left out. The code is parsed,
+    not imported. For a class of torch, return "": environment.json has torch's version."""
     module, _, name = target.rpartition(".")
     found: dict[tuple[str, str], str] = {}
     follow(module, name, found)
@@ -108,7 +110,7 @@ def bound(node: ast.stmt) -> set[str]:
 
 
 def imported(module: str, statements: list[ast.stmt]) -> dict[str, tuple[str, str]]:
-    """Return, by the name that an import binds, the module and the name in it: ("", module) for a module."""
+    """Return what each imported name stands for: (module, name in it), or ("", module) for a module."""
     names: dict[str, tuple[str, str]] = {}
     for node in statements:
         if isinstance(node, ast.Import):
@@ -122,8 +124,8 @@ def imported(module: str, statements: list[ast.stmt]) -> dict[str, tuple[str, st
 
 @cache
 def parsed(module: str) -> list[ast.stmt]:
-    """Return a module's statements without docstrings; none for an installed package, or if it cannot be
-    read: importing it will raise the error."""
+    """Return a module's statements without docstrings. Return [] for an installed package, and for a module
+    that cannot be read: importing it will raise the error."""
     for file in candidates(module):
         try:
             tree = ast.parse(file.read_text(encoding="utf-8"))

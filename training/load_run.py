@@ -1,4 +1,4 @@
-"""Load a trained model: that of a run, of a checkpoint file, or of ``init_from``.
+"""Load a trained model from a run, a checkpoint file, or ``init_from``.
 
 model, tokenizer = load_run("runs/layernorm-pre-s0-1a2b3c4d")   # docs/runs.md
 """
@@ -35,8 +35,8 @@ def load_run(folder: str | Path, which: str = "best", trust: str = "") -> "tuple
 
 
 def newest_run(runs_dir: str) -> Path:
-    """Return the folder of the run that wrote its status last; runs with a checkpoint come first. Raises
-    ConfigError if there is no run."""
+    """Return the folder of the run that wrote its status last. Runs without a checkpoint count only if no run
+    has one. Raises ConfigError if there is no run."""
     files = [*Path(runs_dir).glob("*/status.json")]
     files = [file for file in files if checkpoint.saved_steps(file.parent / "checkpoints")] or files
     if not files:
@@ -69,11 +69,11 @@ def load(config: ModelSource) -> Checkpoint:
     except CheckpointError:
         if path.exists() or config.checkpoint is not None:
             raise
-        return checkpoint.load(find_checkpoint(config))  # the run is training, and has removed this one
+        return checkpoint.load(find_checkpoint(config))  # the run is training, and has removed that file
 
 
 def pretrained_checkpoint(name: str) -> Checkpoint:
-    """Return pretrained weights, ``init_from``, as a checkpoint of step 0."""
+    """Return the weights that ``init_from`` names, as a checkpoint of step 0."""
     from cli.compose import compose_all, quoted
     from interop.pretrained import pretrained
 

@@ -23,15 +23,15 @@ from training.run_folder import Run, read_rows
 from training.wandb_sink import Wandb
 
 FORMATS = {"train/loss": "loss {:.3f}", "val/loss": "val {:.3f}", "train/tokens_per_s": "{:,.0f} tokens/s"}
-EVERY = 2.0  # seconds between printed lines where stdout is no terminal
+EVERY = 2.0  # seconds between printed lines if stdout is not a terminal
 
 
 class RunLog:
-    """Writes the rows of a run from step ``start`` on, inside ``with``. Rows of these steps that an earlier
-    process wrote are dropped. The clock starts at ``with``.
+    """Inside ``with``, writes the rows of a run from step ``start`` on. Rows that an earlier process wrote
+    for these steps are dropped. The clock starts at ``with``.
 
     Attributes:
-        best: step and val/loss of the lowest val/loss so far, except at step 0; None before there is one.
+        best: step and val/loss of the best evaluation so far, step 0 left out; None before the first.
         train_loss: the latest training loss.
         clock: measures the run's seconds.
         last_step: the step after the last update.
@@ -50,11 +50,11 @@ class RunLog:
         self.run, self.compute, self.ranks, self.wandb = run, compute, ranks, wandb
         self.start, self.last_step, self.best = start, train.steps, best
         self.tokens_per_step = train.batch_size * run.config.model.block_size
-        self.timed_from = start  # first step that the next train/tokens_per_s counts
+        self.timed_from = start  # the next train/tokens_per_s counts from this step on
 
     def __enter__(self) -> Self:
         run, start = self.run, self.start
-        rows = read_rows(run.metrics, start) if start else []  # none on the ranks that do not write
+        rows = read_rows(run.metrics, start) if start else []  # [] on the ranks that do not write
         losses = [row["train/loss"] for row in rows if "train/loss" in row]
         seconds = rows[-1]["seconds"] if rows else 0.0
         self.train_loss, seconds = self.ranks.broadcast([losses[-1] if losses else math.inf, seconds])
@@ -71,11 +71,11 @@ class RunLog:
         self.stream.close()  # flushes, which fails on a full disk
 
     def sync(self) -> None:
-        """Write the rows to the disk, so that they survive a power failure, too."""
+        """Write the rows to the disk, so that they survive a power failure."""
         os.fsync(self.stream.fileno())
 
     def update_best(self, step: int, row: dict[str, Any]) -> bool:
-        """Make ``row`` the ``best`` if it has the lowest val/loss so far. Returns True in that case."""
+        """If ``row`` has the lowest val/loss so far, make it the ``best`` and return True."""
         lowest = self.best["val/loss"] if self.best else math.inf
         if (step == 0 and self.last_step > 0) or not row["val/loss"] < lowest:
             return False
@@ -86,7 +86,7 @@ class RunLog:
         """Write the row that was measured at ``step``, unless it is empty. Returns the row as plain numbers.
 
         Args:
-            row: numbers, and tensors on the device, which are copied to the host at once.
+            row: numbers, and tensors on the device; all tensors are copied to the host together.
         """
         if row:
             row |= on_host({name: value for name, value in row.items() if isinstance(value, Tensor)})
@@ -139,7 +139,7 @@ class Clock:
 
     @contextmanager
     def aside(self, purpose: str) -> Iterator[None]:
-        """Count the seconds of the block, until the device has done its work, as spent on ``purpose``."""
+        """Context manager: count the block's seconds, with the device's work, as spent on ``purpose``."""
         self.synchronize()
         start = time.perf_counter()
         try:
@@ -180,7 +180,8 @@ class ProgressLine:
             self.show(step, f"evaluating the whole validation split: {seen / targets:.0%}")
 
     def show(self, step: int, text: str, force: bool = False) -> None:
-        """Show ``text`` on the live line, or print it if ``force`` or if nothing was printed for EVERY."""
+        """Show ``text`` on the live line. Without a terminal, print it if ``force``, or if the last printed
+        line is older than EVERY."""
         self.bar.update(self.task, completed=step, text=text)
         now = time.monotonic()
         if self.plain and (force or now - self.printed > EVERY):

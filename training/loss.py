@@ -1,4 +1,4 @@
-"""The loss: mean cross-entropy of the next tokens, in nats per token, of a batch or of validation text.
+"""The loss of a batch or of validation text: the mean cross-entropy of the next tokens, in nats per token.
 Evaluator computes val/loss and the other validation losses.
 
 Several ranks share the batches of an evaluation: in every round, each rank takes one.
@@ -33,12 +33,12 @@ CPU_PART = 2**23  # 32 MB: malloc maps larger buffers anew each time, which took
 def cross_entropy(net: Net, idx: Tensor, targets: Tensor) -> Tensor:
     """Return the mean cross-entropy of ``targets``, the tokens after ``idx``, in nats per token.
 
-    More than AT_ONCE logits are computed in fp32 in parts, and each part again in the backward, as the copies
-    need more memory than the rest: for GPT-2's 50,257 logits of 12 · 1,024 tokens 3.1 GB in place of 7.3, in
-    bf16.
+    More than AT_ONCE logits are converted to fp32 part by part, and each part again in the backward, because
+    the fp32 copies need more memory than all the rest. In bf16, with 12 · 1,024 tokens and GPT-2's 50,257
+    logits for each, this takes 3.1 GB in place of 7.3.
     """
     logits, targets = net(idx).flatten(0, 1), targets.flatten()  # (N, V), (N,)
-    if logits.numel() <= AT_ONCE or torch.compiler.is_compiling():  # compiled, nothing is copied
+    if logits.numel() <= AT_ONCE or torch.compiler.is_compiling():  # compiled code copies nothing
         return F.cross_entropy(logits.float(), targets)
     at_once = min(AT_ONCE, CPU_PART) if logits.device.type == "cpu" else AT_ONCE
     rows = max(1, at_once // logits.shape[1])
@@ -106,24 +106,25 @@ class Evaluator:
         return evaluate(self.model, self.loss.of_batch, rounds, self.ranks)
 
     def on_batch_statistics(self) -> float:
-        """Return the mean loss if the modules ``running_norms`` normalize by their batch. Each rank takes the
-        mean loss of its share of every micro-batch, and these means are averaged; whether the statistics are
-        those of the share or of the whole micro-batch is the norm's own choice, as in training."""
+        """Return the mean loss when the modules ``running_norms`` normalize by their batch. Each rank
+        evaluates its share of every micro-batch, and the ranks' mean losses are averaged. As in training, the
+        norm decides whether it uses the statistics of the share or of the whole micro-batch."""
         share = self.ranks.share(self.batches.micro_rows)
         shares = ([(x[share], y[share])] for x, y in self.stop.watching(self.batches.micro_windows()))
         local_loss = mean(evaluate(self.model, self.loss.of_batch, shares, Ranks(), self.running_norms))
         return float(self.ranks.mean(torch.tensor(local_loss, dtype=torch.float64)))
 
     def on_the_whole_split(self, step: int) -> dict[str, float]:
-        """Return the loss on the whole split, also in bits per byte; if the split has two windows, the losses
-        on its halves, too: settings chosen by val/select_loss are compared by val/report_loss."""
+        """Return the loss on the whole split, in nats per token and in bits per byte. If the split has at
+        least two windows, also return the losses on its halves: val/select_loss is for choosing settings,
+        val/report_loss for comparing those chosen."""
         targets = self.batches.val_targets
         losses = self.losses(self.log.progress.through(step, self.batches.whole_split(), targets))
         loss = mean(losses)
         bpb = bits_per_byte(loss, targets, self.batches.tokens.val_bytes())
         before, across = self.batches.middle()
         first, second = losses[:before], losses[before:]
-        if across:  # evaluated again in two parts, as its loss above is that of a whole batch
+        if across:  # evaluate this batch again in two parts: above, it has one loss for both
             parts = self.losses(across)
             first, second = first + parts[:1], parts[1:] + second[1:]
         halves = {"val/select_loss": mean(first), "val/report_loss": mean(second)} if first else {}
@@ -137,9 +138,9 @@ def evaluate(
     ranks: Ranks,
     running_norms: Sequence[nn.Module] = (),
 ) -> Losses:
-    """Return the losses of all batches in evaluation mode; each rank computes its batch of every round. A
-    norm that draws random numbers draws the same ones each time, and each batch's updates of buffers are
-    dropped. The modules ``running_norms`` normalize by the statistics of their batch, as in training."""
+    """Return the losses of all batches in evaluation mode; in every round, each rank evaluates one batch. A
+    norm that draws random numbers draws the same ones in each evaluation. Buffers are restored after each
+    batch. The modules ``running_norms`` normalize by the statistics of their batch, as in training."""
     sizes: list[int] = []  # target tokens of each batch
     local_losses = []
     model.eval()
@@ -168,14 +169,14 @@ def mean(losses: Losses) -> float:
 
 
 def bits_per_byte(loss: float, targets: int, n_bytes: int) -> float:
-    """Return a mean loss in nats over ``targets`` tokens as bits per byte of the text that they stand for,
-    which can be compared between tokenizers."""
+    """Convert the mean loss of ``targets`` tokens, in nats, into bits per byte of their text. These can be
+    compared between tokenizers."""
     return loss * targets / (n_bytes * math.log(2))
 
 
 def modules_with_running_estimates(model: nn.Module, loss_of: Callable[[Net], Tensor]) -> list[nn.Module]:
-    """Return the modules, such as BatchNorm, whose buffers a forward in training mode changes; none if they
-    normalize by these buffers in training, too. The buffers are kept."""
+    """Return the modules, such as BatchNorm, whose buffers a forward in training mode changes. Return [] if
+    they normalize by these buffers in training, too. The buffers are left as they were."""
     if not [*model.buffers()]:
         return []
     with torch.no_grad():

@@ -30,7 +30,7 @@ class Statistics:
 
     def of_activations(self, batch: MicroBatch, histograms: bool) -> dict[str, Tensor]:
         """Run an extra forward and backward of ``batch`` through the eager model, without side effects, and
-        return the statistics as tensors on the device: 0-d, histograms (67,)."""
+        return the statistics as tensors on the device: numbers are 0-d, histograms (67,)."""
         with self.log.clock.aside("statistics"), Activations(self.model, self.wanted, histograms) as values:
             seed_torch(batch.dropout_seed)
             loss = self.loss(without_effects(self.model), batch.x, batch.y)
@@ -40,7 +40,7 @@ class Statistics:
     @contextmanager
     def of_update(self, row: dict[str, Any], due: bool) -> Iterator[None]:
         """Context manager around clipping and the update. If ``due``, add to ``row`` the norms of gradients
-        and weights before it, how far the update moved the weights, and ``stats/overhead``."""
+        and weights before clipping, how far the update moved the weights, and ``stats/overhead``."""
         if not due:
             yield
             return
@@ -54,7 +54,8 @@ class Statistics:
 
 
 class Certifier:
-    """Tests the model in the batches and the precision of the run, in training and in evaluation.
+    """Tests in training and in evaluation whether the model is causal, in the run's batch sizes and
+    precision.
 
     Attributes:
         metrics: the leaks at the start.
@@ -68,7 +69,8 @@ class Certifier:
         self.eval_rows = len(next(batches.fixed_windows())[0])
 
     def start(self, resumed: bool) -> dict[str, Any]:
-        """Return the content of certificate.json until the run ends. A resumed run is not tested again."""
+        """Test the model, unless a resumed run has been tested before. Return the content that
+        certificate.json has until the run ends."""
         earlier = self.ranks.broadcast(read_json(self.run.certificate) if resumed else {})
         self.at_start = earlier.get("start") or self.certificate_at("start")
         self.metrics = causality.leak_metrics(self.at_start)

@@ -36,7 +36,7 @@ def tokens_of(config: RunConfig) -> Prepared:
     if config.init_from is None:
         if config.data.tokenizer == "init_from":
             raise ConfigError(
-                "data.tokenizer: init_from is that of pretrained weights; also give init_from=…"
+                "data.tokenizer: init_from means the tokenizer of pretrained weights; also give init_from=…"
             )
         return prepare(**config.data.model_dump())
     from interop.pretrained import pretrained  # here: few runs need it
@@ -58,13 +58,13 @@ def tokens_of(config: RunConfig) -> Prepared:
 
 @contextmanager
 def open_run(config: RunConfig, tokens: Prepared, ranks: Ranks) -> Iterator[tuple[Run, bool]]:
-    """Context manager: yield the run, whose folder's name identifies the result, and whether it had ended.
+    """Context manager: yield the run, and whether it had ended. The name of its folder identifies its result.
     An existing folder is locked, unless its run has ended.
 
     Raises:
         ConfigError: another process trains this run, or the device is not available.
     """
-    from training import device  # imports torch: a typo has been reported before
+    from training import device  # imports torch, so only now: typos are reported before
 
     compute = device.choose(config.device, config.precision)
     folder = folder_of(config, compute.precision, tokens.fingerprint)

@@ -1,5 +1,4 @@
-"""AdamW and Muon, and updates that are skipped if they are not finite. The learning rate comes from
-training/schedule.py.
+"""AdamW and Muon; an update that is not finite is skipped. The learning rate comes from training/schedule.py.
 
 Each optimizer has, besides ``step``:
     found_inf    0-d tensor or None, set before each step; if it is 1 (on CUDA), ``step`` must change nothing
@@ -26,7 +25,7 @@ LARGE = 2**16  # elements; a CPU is faster if it takes larger matrices one at a 
 
 class BaseOptimizer(torch.optim.Optimizer):
     """torch's methods without their ``torch._dynamo`` wrappers. The first call of a wrapper imports the
-    compiler, which would be a third of an uncompiled run's start."""
+    compiler, which would take a third of the time in which an uncompiled run starts."""
 
     found_inf: Tensor | None = None
     state_keys: ClassVar[tuple[str, ...]]
@@ -44,8 +43,9 @@ class AdamW(BaseOptimizer, torch.optim.AdamW):
 class Muon(BaseOptimizer, torch.optim.Muon):
     """Muon (Jordan 2024, https://kellerjordan.github.io/posts/muon): momentum, made orthogonal.
 
-    This is torch.optim.Muon, but matrices of one shape are orthogonalised together, as small models have
-    many; and in fp32 on a CPU that only emulates bf16, as emulation takes 25 to 40 times as long.
+    This is torch.optim.Muon with two changes. Matrices of one shape are orthogonalised together, as small
+    models have many. A CPU that only emulates bf16 computes in fp32, as emulation takes 25 to 40 times as
+    long.
 
     Args:
         params: matrices (A, B), or several such matrices stacked in one parameter (``parts``).
@@ -53,7 +53,7 @@ class Muon(BaseOptimizer, torch.optim.Muon):
             root mean square of AdamW's update (Liu et al. 2025, arXiv 2502.16982, eq. 4).
         weight_decay: decoupled, as in AdamW.
         momentum: of the gradient's running mean; the update looks one step ahead (Nesterov).
-        parts: how many matrices a parameter holds, if more than one: for example queries, keys and values.
+        parts: how many matrices a parameter holds, if several: for example queries, keys and values.
     """
 
     state_keys = ("momentum_buffer",)  # per parameter, in checkpoints
@@ -171,8 +171,8 @@ class Optimizer:
         self.max_grad_norm = max_grad_norm or math.inf
         device = self.parameters[0].device
         self.skipped = torch.tensor(0, device=device)
-        # Whether the optimizer itself skips a non-finite update, by found_inf, so that nothing waits for the
-        # GPU; on a CPU, reading the number costs nothing.
+        # On CUDA, the torch optimizers skip a non-finite update themselves, by found_inf, so that nothing
+        # waits for the GPU. On a CPU, reading the number costs nothing.
         self.skips_on_device = device.type == "cuda"
 
     def clip(self) -> Tensor:
@@ -186,14 +186,13 @@ class Optimizer:
         self.skipped += ~finite
         found_inf = (~finite).float() if self.skips_on_device else None
         for optimizer in self.optimizers:
-            optimizer.found_inf = found_inf  # which its step() reads
+            optimizer.found_inf = found_inf  # its step() reads this
             for options in optimizer.param_groups:
                 options["lr"] = learning_rate
             if self.skips_on_device or finite:
                 optimizer.step()
 
     def zero_grad(self) -> None:
-        """Drop the gradients."""
         for optimizer in self.optimizers:
             optimizer.zero_grad(set_to_none=True)
 

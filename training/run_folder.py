@@ -2,7 +2,7 @@
 
     runs/<norm>-<placement>-s<seed>-<hash>/
         config.yaml         the resolved config
-        metrics.jsonl       one line for each log step: the truth, of which wandb gets a copy
+        metrics.jsonl       one line for each logged step; wandb gets a copy
         status.json         running, finished, diverged, interrupted or failed; step, best, final loss
         certificate.json    whether the model is causal, at the start and at the end: probe/causality.py
         environment.json    machine, versions, commit, what auto became
@@ -55,7 +55,7 @@ def read_json(file: Path) -> dict[str, Any]:
     """Return the content of a small JSON file; {} if it is missing or damaged."""
     try:
         return dict(json.loads(file.read_text(encoding="utf-8")))
-    except (OSError, ValueError, TypeError, RecursionError):  # the last one: brackets without end
+    except (OSError, ValueError, TypeError, RecursionError):  # RecursionError: too many nested brackets
         return {}
 
 
@@ -69,8 +69,8 @@ def has_ended(folder: Path) -> bool:
 
 
 def read_rows(file: Path, before: float = math.inf) -> list[dict[str, Any]]:
-    """Return the rows of metrics.jsonl whose step is below ``before``. Damaged lines are left out; a printed
-    line counts them, without the last line, which a killed process may have cut."""
+    """Return the rows of metrics.jsonl whose step is below ``before``. Damaged lines are left out, and their
+    number is printed. A damaged last line does not count: a killed process may have cut it."""
     rows, damaged = [], []
     lines = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
     for line in lines:
@@ -96,7 +96,7 @@ def leaking(certificate: Mapping[str, Any]) -> bool:
 
 
 def leaking_losses(certificate: Mapping[str, Any]) -> list[str]:
-    """Return the losses, train/loss and val/loss, that are not those of a causal model."""
+    """Return which losses, train/loss or val/loss, are invalid because the model leaks in that mode."""
     answers = [answer for answer in certificate.values() if answer]
     losses = {"train": "train/loss", "eval": "val/loss"}
     return [name for mode, name in losses.items() if any(any(a.get(mode, {}).values()) for a in answers)]
@@ -111,7 +111,7 @@ class Run:
     second process is refused before it builds a model; ``claim`` creates and locks a new one.
 
     Args:
-        writes: False on all ranks but the first, which only read the folder.
+        writes: False on all ranks but the first: they only read the folder.
     """
 
     def __init__(self, folder: Path, config: RunConfig, writes: bool = True) -> None:
@@ -191,7 +191,7 @@ class Run:
             write_atomically(file, json.dumps(jsonable(content), indent=1, allow_nan=False))
 
     def write_status(self, *, at_once: bool = True, **changes: Any) -> None:
-        """Change keys of status.json: at once, or only if it was written STATUS_EVERY seconds ago."""
+        """Change keys of status.json. If not ``at_once``, write the file at most every STATUS_EVERY s."""
         self.status |= changes
         if at_once or time.monotonic() - self.written >= STATUS_EVERY:
             self.write(self.folder / "status.json", self.status)
@@ -206,7 +206,7 @@ class Run:
             self.write_status(state="finished")
         except Diverged as divergence:  # a result, not an error
             self.write_status(state="diverged", step=divergence.step, reason=divergence.reason)
-        except (Interrupted, KeyboardInterrupt) as interruption:  # the latter: a second Ctrl-C
+        except (Interrupted, KeyboardInterrupt) as interruption:  # KeyboardInterrupt: a second Ctrl-C
             name = getattr(interruption, "signal_name", "SIGINT")
             self.write_status(state="interrupted", reason=name)
             command = "the same command" + " without fresh=true" * self.config.fresh

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from cli.schema import ScheduleConfig, StatsConfig, TrainConfig
 
-SHAPES = {  # t goes from 0 at the end of warm-up, where each shape is 1, to 1 after the last update
+SHAPES = {  # t is 0 at the end of warm-up, where each shape is 1, and 1 after the last update
     "cosine": lambda t: 0.5 * (1 + math.cos(math.pi * t)),
     "linear": lambda t: 1 - t,
     "constant": lambda t: 1.0,
@@ -35,7 +35,7 @@ class Schedule:
 
 @dataclass(frozen=True)
 class Due:
-    """The things that are due at a step. The last step makes no update."""
+    """What is due at a step. The last step makes no update."""
 
     evaluation: bool
     checkpoint: bool
@@ -58,8 +58,8 @@ def due_at(step: int, train: TrainConfig, stats: StatsConfig) -> Due:
 
 
 def is_due(step: int, every: int, dense_start: bool = False) -> bool:
-    """Return whether something done every ``every`` steps (0: never) is due at ``step``; with a dense start
-    also at those steps of DENSE_START that are less than ``every``."""
+    """Return whether a thing that is done every ``every`` steps (0: never) is due at ``step``. With a dense
+    start, it is also due at the steps of DENSE_START that are less than ``every``."""
     if every == 0:
         return False
     return step % every == 0 or (dense_start and step < every and step in DENSE_START)

@@ -1,5 +1,5 @@
-"""Build the objects of train.py's loop. Nothing of the run is written to disk before its model has been
-tried on one batch."""
+"""Build the objects of train.py's loop. Nothing is written to disk before the model has been tried on one
+batch."""
 
 import sys
 from collections.abc import Iterator
@@ -32,8 +32,9 @@ from training.wandb_sink import Wandb, wandb_mode
 
 
 def try_model(config: RunConfig, batches: Batches, loss: Loss) -> GPT:
-    """Return the config's model after one forward and backward of a batch, and one forward of the shorter
-    window. Raises UserError if the settings do not work or memory is too small."""
+    """Build the config's model and try it: one forward and backward of a batch, and one forward of the
+    validation split's shorter last window. Raises UserError if the settings do not work or memory is too
+    small."""
     vocab_size, batch = batches.tokens.tokenizer.vocab_size, batches.first_micro_batch(0)
     model = build_and_try(config, vocab_size, batches.compute, partial(loss, x=batch.x, y=batch.y))
     with explained(config):  # each rank tries it alone
@@ -69,7 +70,7 @@ class Setup:
             running_norms = []  # evaluated on batch statistics, too, if the windows fill a micro-batch
             if self.batches.n_fixed >= self.batches.micro_rows:
                 running_norms = modules_with_running_estimates(model, partial(loss, x=batch.x, y=batch.y))
-            # what a step calls: the model, or with several ranks its DDP
+            # what a step calls: the model, wrapped in DDP if there are several ranks
             self.net = wrap(model, ranks)
             # (net, x, y) -> nats per token, 0-d; possibly compiled together with the net
             self.loss_of = loss
@@ -119,7 +120,7 @@ class Setup:
         # step -> the validation losses that are due
         self.evaluate = Evaluator(model, self.batches, loss, ranks, running_norms, self.stop, self.log)
         self.statistics = Statistics(model, loss, ranks, config.stats, self.log)
-        # also ends the run at a signal
+        # saves the run; at a signal, also ends it
         self.checkpoints = Checkpoints(run, model, self.optimizer, tokens, ranks, self.log, self.stop)
         self.divergence = Divergence(partial(find_non_finite, model, self.batches, loss, ranks))
 

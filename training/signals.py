@@ -1,4 +1,4 @@
-"""The signals on which a run saves and ends: Ctrl-C, kill, a closed terminal, a cluster's warnings."""
+"""The signals at which a run saves and ends: Ctrl-C, kill, a closed terminal, a cluster's warnings."""
 
 import signal
 import threading
@@ -8,7 +8,7 @@ from typing import Any, Self, TypeVar
 
 T = TypeVar("T")
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
-PATIENCE = 1.0  # seconds in which a second signal is ignored: launchers may send the same one twice
+PATIENCE = 1.0  # seconds in which a second signal is ignored: launchers may send one twice
 
 
 class Interrupted(SystemExit):
@@ -20,11 +20,12 @@ class Interrupted(SystemExit):
 
 
 class Stop:
-    """Inside ``with``, a signal only sets a flag, on which ``check`` acts between two steps. A second one,
-    after PATIENCE, has its usual effect at once. What is ignored, as SIGHUP under nohup, stays ignored.
+    """Inside ``with``, a signal only sets a flag, which ``check`` reads between two steps. A second signal,
+    more than PATIENCE later, has its usual effect at once. Ignored signals, such as SIGHUP under nohup, stay
+    ignored.
 
     Args:
-        agreed: maps this process's signal to the one on which all ranks act; 0 stands for none.
+        agreed: this process's signal -> the signal on which all ranks act; 0 means no signal.
     """
 
     def __init__(self, agreed: Callable[[int], int] = lambda number: number) -> None:

@@ -3,8 +3,9 @@
     python -m training.try_arms < CONFIGS.json
 
 stdin is a JSON list of configs, as in a run's config.yaml; the last line of stdout is a list of answers:
-{"precision": what auto becomes here, "digest": of what the model computes, "parameters": how many}, or
-{"error": the line a run of it would end with}. study/plan.py starts this program before it declares a study.
+{"precision": what auto becomes here, "digest": a hash of what the model computes, "parameters": their
+number}, or {"error": the line with which its run would end}. study/plan.py starts this program before it
+declares a study.
 """
 
 import json
@@ -28,7 +29,7 @@ from training.loss import Loss
 from training.open_run import load_tokens
 from training.setup import try_model
 
-ROWS = 4  # of the micro-batch: fp32 takes more memory than the run may have
+ROWS = 4  # of the micro-batch are used: in fp32, all of them may not fit into memory
 
 
 def answer(plain: dict[str, Any]) -> dict[str, Any]:
@@ -58,10 +59,10 @@ def tried(config: RunConfig) -> dict[str, Any]:
 def behaviour(model: GPT, batch: MicroBatch) -> str:
     """Return a digest of logits and gradients in fp32, equal for two models that compute the same.
 
-    The first logits are too little: with rezero no norm has a part in them, and running estimates or a
-    gradient that is cut off show later. So all parameters are moved a little, and the digest is of two
-    forwards in training mode, the gradients of the first, and a forward in evaluation mode. The model is
-    changed.
+    The initial logits alone do not tell models apart: with rezero they do not depend on any norm, and running
+    estimates or a gradient that is cut off show only later. So all parameters are moved a little first. The
+    digest covers two forwards in training mode, the gradients of the first, and a forward in evaluation mode.
+    This changes the model.
     """
     generator, x = torch.Generator().manual_seed(0), batch.x[:ROWS]
 
@@ -82,6 +83,6 @@ def behaviour(model: GPT, batch: MicroBatch) -> str:
 
 
 if __name__ == "__main__":
-    with redirect_stdout(sys.stderr):  # what a user's norm prints is no answer
+    with redirect_stdout(sys.stderr):  # a user's norm may print; stdout is for the answers
         answers = [answer(plain) for plain in json.load(sys.stdin)]
     print(json.dumps(answers))

@@ -1,4 +1,4 @@
-"""Show a run on wandb: a sink of the rows of metrics.jsonl that never ends a run and never delays a step.
+"""Send the rows of metrics.jsonl to wandb, without ever ending a run or delaying a step.
 
 All of wandb, its import included, runs in one thread of the process that trains. ``Wandb.log`` only puts a
 row into the thread's queue, and ``Wandb.finish`` waits a limited time. The first error is printed; then the
@@ -38,7 +38,8 @@ def say(text: str) -> None:
 
 
 def wandb_mode(config: RunConfig) -> str:
-    """Return one of MODES; WANDB_MODE counts where the config says ``auto``. Raises ConfigError."""
+    """Return one of MODES: the config's or, if that is ``auto``, the one in the variable WANDB_MODE. Raises
+    ConfigError."""
     if config.wandb.mode != "auto":
         return config.wandb.mode
     mode = (os.environ.get("WANDB_MODE") or "auto").lower()
@@ -53,7 +54,7 @@ class Wandb:
     Args:
         mode: see ``wandb_mode``.
         environment: the content of environment.json; some of it becomes wandb's config.
-        step: 0 starts a new run at wandb, whose server accepts each step of an id once; a later step
+        step: 0 starts a new run at wandb, as its server accepts each step of a run only once. A later step
             continues the run whose id is in the folder's wandb.json.
     """
 
@@ -79,7 +80,7 @@ class Wandb:
             self.thread.start()
 
     def work(self, mode: str, options: dict[str, Any]) -> None:
-        """In the thread: start wandb, then do the jobs of the queue in their order; None is the last."""
+        """Runs in the thread: start wandb, then do the jobs of the queue in order, up to the first None."""
         try:
             run = begin(mode, options)
             while run and (job := self.jobs.get()):
@@ -114,13 +115,13 @@ class Wandb:
         finally:  # also if Ctrl-C ends the wait
             for child in psutil.Process().children() if self.thread.is_alive() else ():
                 if child.name() == "wandb-core":
-                    child.kill()  # whatever waits for its answer raises an error in the thread
+                    child.kill()  # the call that waits for its answer then raises an error in the thread
             self.thread.join(2)
 
 
 def begin(mode: str, options: dict[str, Any]) -> Any:
     """Start and return a wandb run: online if that is wanted and possible, else offline. Returns None if the
-    command wandb disabled was given."""
+    user has run ``wandb disabled``."""
     import wandb
 
     settings = wandb.Settings(
@@ -176,8 +177,8 @@ def upload(run: Any, file: Path, metadata: dict[str, Any]) -> None:
 
     name = re.sub(r"[^A-Za-z0-9._-]", "-", file.parents[1].name)[-128:]  # keeps the hash at the end
     artifact = wandb.Artifact(name, type="model", metadata=metadata)
-    # A checkpoint never changes, so wandb reads it in place, now or at wandb sync. By default wandb makes
-    # copies in ~/.local/share/wandb (for an offline run never removed) and in ~/.cache/wandb.
+    # A checkpoint never changes, so wandb reads it in place, now or at wandb sync. By default wandb would
+    # copy it to ~/.cache/wandb and to ~/.local/share/wandb, where copies of offline runs are never removed.
     artifact.add_file(str(file), policy="immutable", skip_cache=True)
     logged = run.log_artifact(artifact, aliases=["final"])
     if not run.offline:
@@ -185,8 +186,8 @@ def upload(run: Any, file: Path, metadata: dict[str, Any]) -> None:
 
 
 def flat(settings: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return the settings that are not null, without levels: norm, norm_eps, optim_learning_rate, … wandb's
-    filters do not find a key with a dot."""
+    """Return the settings that are not null in one flat dict: norm, norm_eps, optim_learning_rate, … The keys
+    have no dots, as wandb's filters do not find keys with dots."""
     result: dict[str, Any] = {}
     for key, value in settings.items():
         name = "_".join(filter(None, [prefix, key.replace("_name_", "").replace(".", "_")]))

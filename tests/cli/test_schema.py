@@ -158,7 +158,7 @@ def test_a_norm_of_a_site_is_plain_options_in_a_file(tmp_path):
     (tmp_path / "norm" / "other.yaml").write_text("_target_: model.norms.RMSNorm\neps: 1e-2\n")
     where = ("--config-dir", str(tmp_path))
     assert configured(*where, "norm=mine").norm.options["eps"] == 1e-3
-    with pytest.raises(ConfigError, match=r"model\.qk_norm: .*mine\.yaml is no plain list of options"):
+    with pytest.raises(ConfigError, match=r"model\.qk_norm: .*mine\.yaml is not a plain list of options"):
         configured(*where, "model.qk_norm=mine")
     assert configured(*where, "model.qk_norm=other").model.qk_norm.options == {"eps": 1e-2}
 

@@ -40,7 +40,7 @@ TRAIN = {  # arguments, with commas between them -> words of the line
     "--config-dir, missing": "--config-dir",
     "data=text, data.path=a b.txt": "data.path: a b.txt: No such file",
     "norm": "'norm': cannot be read",
-    "norm=1": "a group such as norm or model: its choice is a name",
+    "norm=1": "a group such as norm or model: the choice must be a name",
     "data.tokenizer=init_from": "also give init_from=…",
     "init_from=missing": "init_from: missing: no such folder",
 }
