@@ -11,18 +11,18 @@
 Keys of a study
     study=                   its file in conf/study
     name= studies_dir=       its folder: studies_dir/name, by default studies/ and the name of the file
-    seeds=5                  on how many seeds arms are compared; the study draws its own seeds
+    seeds=5                  number of seeds for each arm; the study draws the seeds itself
     tune=                    keys to tune, with their ranges: tune='{optim.learning_rate: log 1e-4 1e-2}'
-    trials=16 trial_seeds=2  how many settings each arm tries, and the best of them on how many seeds
-    baseline=                words of the arm that the others are compared with
+    trials=16 trial_seeds=2  settings that each arm tries; seeds on which it tries the best of them
+    baseline=                overrides of the arm that the others are compared with
     by=KEY                   each value of KEY has its own baseline
     metric=                  val/full_loss or val/report_loss
-    matters=0.01             differences below it, in nats, do not matter
+    matters=0.01             smaller differences, in nats, do not matter
     verdicts=false           give no verdicts: for a map or a curve
     n_jobs=                  how many runs to train at once
-    launcher=slurm slurm=    train on a cluster; its options
-Every other word is one of train.py, for all runs; with several values, such as norm=a,b, it makes arms. A
-file may also list arms one by one: docs/ablations.md, "A study of your own".
+    launcher=slurm slurm=    train on a Slurm cluster; options for Slurm
+Every other word is an override of train.py for all runs. If it has several values, such as norm=a,b, each
+value makes an arm. A file may also list arms one by one: docs/ablations.md, "A study of your own".
 
 studies/NAME/study.json      all arms, trials and seeds: written before the first run, never changed
 studies/NAME/chosen.json     each arm's settings, written before the first compared run
@@ -31,7 +31,7 @@ studies/NAME/index.html      the page: intervals, curves, blocks, tuning; table.
 studies/NAME/runs.csv        a line for each run; curves.csv has losses by step
 studies/NAME/logs/           what each run printed
 
-The same command goes on where it was interrupted. A study never changes: give a changed one a new name.
+After an interruption, the same command resumes. A study never changes: give a changed one a new name.
 docs/ablations.md explains all this.
 """
 
@@ -53,7 +53,7 @@ from study.trials import AS_GIVEN, best_quarter, choice, select_loss
 
 # Read this file from the bottom.
 
-Train = Callable[[Sequence[Job]], dict[str, int]]  # trains what has not ended; returns statuses by name
+Train = Callable[[Sequence[Job]], dict[str, int]]  # trains the unfinished runs; returns exit statuses by name
 
 
 def announce(study: Study, n_jobs: int) -> None:
@@ -65,7 +65,7 @@ def announce(study: Study, n_jobs: int) -> None:
     further = len(best_quarter([None] * trials)) * (len(study.trial_seeds) - 1)
     tuning = f"{arms * trials} trials, and {arms * further} of the best on other seeds; " if trials else ""
     by = f", for each value of {', '.join(study.by)}" if study.by else ""
-    print(f"{arms} arms, {study.precision or 'each its own precision'}; baseline: {study.baseline}{by}")
+    print(f"{arms} arms, {study.precision or 'each with its own precision'}; baseline: {study.baseline}{by}")
     print(f"{tuning}{arms * seeds} compared runs, on {seeds} seeds")
     print(f"{n_jobs} runs at once", flush=True)
 
@@ -82,8 +82,8 @@ def trainer(declared: Declared, n_jobs: int) -> Train:
 
 
 def printer(declared: Declared, n_jobs: int) -> Train:
-    """Return a function that trains nothing: it prints the commands of the runs that have not ended, and ends
-    the program, as later runs depend on their results."""
+    """Return a function that trains nothing: it prints the commands of the unfinished runs, then exits,
+    because later runs depend on their results."""
     study, threads = declared.study, max(1, launch.cores() // n_jobs)
 
     def train(jobs: Sequence[Job]) -> dict[str, int]:
@@ -116,14 +116,14 @@ def choose(study: Study, train: Train, logs: Path) -> dict[str, Any]:
 
 
 def undecided(folder: Path) -> bool:
-    """Return whether an arm of a study is open or has no verdict."""
+    """Return whether some arm of a study is open or has no verdict."""
     return any(row.baseline and row.outcome in (None, "open") for row in report.load(folder).rows)
 
 
 def train_all(declared: Declared, train: Train, write: bool) -> dict[str, int]:
-    """Train what is missing: trials, compared runs, and further seeds if they were asked for. Return statuses
-    of compared runs by name. ``write`` says whether chosen.json and extended.json are written. Raises
-    ConfigError if a trial failed, or if further seeds have nothing to decide."""
+    """Train what is missing: trials, compared runs, and further seeds if requested. Return the exit statuses
+    of the compared runs by name. Write chosen.json and extended.json only if ``write``. Raises ConfigError if
+    a trial failed, or if further seeds are requested although every arm has its verdict."""
     study, folder = declared.study, declared.folder
     file = folder / "chosen.json"
     if (chosen := files.read_part(file)) is None:

@@ -5,7 +5,7 @@ python compare.py runs                                    loose runs, in groups:
 python compare.py runs --where placement=pre              only the runs with this value
 python compare.py runs --baseline norm=batchnorm          another baseline than layernorm in pre
 python compare.py runs --metric train/loss --out loss     another metric; another folder for the page
-python compare.py studies/norms --json                    for programs: AGENTS.md
+python compare.py studies/norms --json                    JSON for programs: see AGENTS.md
 
 It writes a page (index.html) and a table (table.md); docs/ablations.md describes them.
 """
@@ -26,7 +26,7 @@ from data.errors import ConfigError
 from study import files, loose, report
 from study.table import UNFIT, Table, as_json, candidate, print_rows, terminal
 
-MOST_ROWS = 40  # of groups of loose runs, in a terminal
+MOST_ROWS = 40  # groups of loose runs that a terminal shows
 
 
 def key_values(text: str) -> dict[str, str]:
@@ -51,7 +51,7 @@ def load(args: argparse.Namespace) -> tuple[Table, Path]:
         raise ConfigError(f"{studies[0]}: the comparisons of a study are fixed; {options} are for loose runs")
     runs_dir = files.read(studies[0]).runs_dir
     if runs_dir and not Path(runs_dir).is_dir():
-        why = f"its runs are in {runs_dir}, and there is no such folder here"
+        why = f"its runs are in {runs_dir}, which does not exist here"
         raise ConfigError(f"{studies[0]}: {why}; start compare.py where ablate.py was started")
     return report.load(studies[0]), args.out or (studies[0] if runs_dir else Path("report", studies[0].name))
 
@@ -85,19 +85,19 @@ def main() -> None:
     parser = programs.parser(__doc__)
     add = parser.add_argument
     add("runs", nargs="*", default=["runs"], help="a study, or folders of runs, or globs; default: runs")
-    add("--metric", default=loose.METRIC, help="compare its last value in each run; default: %(default)s")
-    same = "compare each group with the one that has these values, and equals it in all other keys"
+    add("--metric", default=loose.METRIC, help="metric whose last values are compared; default: %(default)s")
+    same = "compare each group with the group that has these values and is otherwise the same"
     add("--baseline", metavar="KEY=VALUE,…", type=key_values, help=same)
     add("--where", metavar="KEY=VALUE", action="append", default=[], help="only runs with this value")
     add("--mixed", action="store_true", help="compare runs even if their data, context or length differ")
-    add("--out", type=Path, help="folder of the page; default: report, or the study's")
+    add("--out", type=Path, help="folder for the page; default: report, or a study's own folder")
     one_of = parser.add_mutually_exclusive_group().add_argument
-    one_of("--json", action="store_true", help="print the comparison as JSON: AGENTS.md")
-    judged = "a title, or KEY=VALUE,…: exit with 0 if this arm is better, or else 10 to 13: AGENTS.md"
+    one_of("--json", action="store_true", help="print the comparison as JSON (see AGENTS.md)")
+    judged = "a title, or KEY=VALUE,…; exit with 0 if this arm is better, else with 10 to 13 (see AGENTS.md)"
     one_of("--candidate", metavar="ARM", help=judged)
     args = parser.parse_args()
     if args.out and (args.json or args.candidate is not None):
-        parser.error("--out: with --json or --candidate no page is written; leave it out")
+        parser.error("--out: --json and --candidate write no page; leave out --out")
     with one_line_errors():
         table, folder = load(args)
         if args.json:

@@ -4,8 +4,8 @@
     python -m findings batch_spread init_scale      measure these two: PASS, FAIL or INCONCLUSIVE
     python -m findings --docs                       write docs/findings.md from results/findings
 
-runs/findings has the numbers and the picture of each, and its runs; delete NAME.json to measure again. A
-finding is a YAML in conf/finding; put your own into DIR/finding and add --config-dir=DIR.
+runs/findings has the numbers, the picture and the runs of each finding. To measure one again, delete its
+NAME.json. A finding is a YAML file in conf/finding; put your own into DIR/finding and add --config-dir=DIR.
 """
 
 import json
@@ -23,7 +23,7 @@ OUT, PUBLISHED = Path("runs/findings"), ROOT / "results" / "findings"
 
 
 def listing(findings: dict[str, Finding]) -> Iterator[str]:
-    """Yield a line for each finding, with the verdict of this machine, or else the published one."""
+    """Yield a line for each finding, with this machine's verdict, or otherwise the published one."""
     for name, finding in findings.items():
         results = [read_result(finding, folder / f"{name}.json") for folder in (OUT, PUBLISHED)]
         result = results[0] or results[1]
@@ -56,7 +56,7 @@ def obtain(name: str, finding: Finding, config_dir: str | None) -> None:
 
 def main() -> None:
     parser = programs.parser(__doc__, "findings")
-    parser.add_argument("names", nargs="*", metavar="NAME", help="findings to measure; none: list all")
+    parser.add_argument("names", nargs="*", metavar="NAME", help="findings to measure; default: list all")
     parser.add_argument("--docs", action="store_true", help="write docs/findings.md and its pictures")
     parser.add_argument("--config-dir", help="a folder with additions to conf/: finding, norm, …")
     args = parser.parse_args()
@@ -71,7 +71,7 @@ def main() -> None:
             write_document()
         elif not args.names:
             print(*listing(findings), sep="\n")
-            print("A finding that was not measured here has the verdict of docs/findings.md.")
+            print("For a finding that was not measured here, the verdict is that of docs/findings.md.")
         for name in args.names:
             obtain(name, findings[name], args.config_dir)
 

@@ -1,4 +1,5 @@
-"""Show findings: a picture of each, and the section of docs/findings.md that is made of results/findings."""
+"""Show findings: a picture of each, and the section of docs/findings.md that is generated from
+results/findings."""
 
 from math import isfinite
 from typing import Any
@@ -22,7 +23,7 @@ def numbers(outcome: Outcome) -> str:
 def section(name: str, finding: Finding) -> str:
     """Return a published finding as Markdown."""
     result = read_result(finding, RESULTS / f"{name}.json")
-    assert result, f"results/findings/{name}.json: other conditions than conf/finding/{name}.yaml"
+    assert result, f"results/findings/{name}.json: its conditions are not those of conf/finding/{name}.yaml"
     verdict, outcomes = judge(finding.expected, result["by_seed"])
     measured = "; ".join(f"`{each.quantity}` {numbers(each)}" for each in outcomes)
     text = f"**{verdict}**: {finding.claim} ({finding.source}) {measured}. {finding.remark}"
@@ -30,7 +31,7 @@ def section(name: str, finding: Finding) -> str:
 
 
 def document() -> str:
-    """Return docs/findings.md with the published findings of today."""
+    """Return the text of docs/findings.md, with the findings that results/findings has now."""
     before, rest = PAGE.read_text(encoding="utf-8").split(BEGIN)
     after = rest.split(END)[1]
     sections = (section(*each) for each in load_findings().items())
@@ -49,10 +50,10 @@ def figure(picture: Picture, rows: list[tuple[str, Any, float]]) -> alt.LayerCha
     """Return a picture: a colour per arm, a point per seed, and a line or a tick at the seeds' means.
     ``rows``: arm, x, y."""
     is_log = picture.y_scale == "log"
-    numbers = [(arm, x, float(y)) for arm, x, y in rows]  # a diverged run's is "NaN"
+    numbers = [(arm, x, float(y)) for arm, x, y in rows]  # y of a diverged run is "NaN"
     data = [{"arm": arm, "x": x, "y": y} for arm, x, y in numbers if isfinite(y) and (y > 0 or not is_log)]
 
-    # by ``format`` alone, ticks at 100, 200, … would be 1e+2, 2e+2, …
+    # with ``format`` alone, ticks at 100, 200, … would read 1e+2, 2e+2, …
     label = "datum.label && format(datum.value, '~g')"
     axis = alt.Axis(labelExpr=label, format="~g", tickCount=6, gridOpacity=0.4)
     top = alt.Undefined if picture.y_max is None else picture.y_max
@@ -72,7 +73,7 @@ def figure(picture: Picture, rows: list[tuple[str, Any, float]]) -> alt.LayerCha
         layers.append(means.mark_line(strokeWidth=1.6, clip=True))
     elif picture.x_scale == "names":
         layers.append(means.mark_tick(thickness=2))
-    # above the picture, as beside it a reader's wider font would run into the labels
+    # above the picture: beside it, the text would run into the labels if a reader's font is wider
     title = alt.TitleParams(picture.y, anchor="start", fontSize=11)
     padding = {"left": 8, "right": 24, "top": 5, "bottom": 5}
     # aria makes the file ten times as large

@@ -1,7 +1,7 @@
 """A finding: a published claim, how it is measured, and the verdict on what was measured.
 
-A finding is a YAML in conf/finding, or in the folder ``finding`` of a --config-dir; its keys are the
-attributes of ``Finding``. Its result is a JSON of the same name. Reading them does not import torch.
+A finding is a YAML file in conf/finding, or in the folder ``finding`` of a --config-dir; its keys are the
+attributes of ``Finding``. Its result is a JSON file of the same name. Reading them does not import torch.
 """
 
 import json
@@ -26,8 +26,9 @@ ERROR = 0.05  # the chance of a false verdict
 
 
 class Expected(Checked):
-    """The range in which the mean of a quantity should lie. An end that is given alone does not belong to the
-    range, since a tie confirms no direction. Two ends do, so that exactly 0 can be expected."""
+    """The range in which the mean of a quantity should lie. A single end does not belong to the range,
+    because a tie confirms no direction. If both ends are given, they belong to it, so that a finding can
+    expect exactly 0."""
 
     above: float = -math.inf
     below: float = math.inf
@@ -60,7 +61,7 @@ class Expected(Checked):
 
 
 class Picture(Checked):
-    """Titles, scales and, if some values are far out, an end of the picture's axes."""
+    """Titles and scales of the picture's axes. ``y_max`` cuts off values that are far out."""
 
     x: str
     y: str
@@ -77,17 +78,17 @@ class Finding(Checked):
     source: str  # paper, arXiv number, section; its numbers; "second hand" if the paper itself was not read
     minutes: float  # at most, on two cores
     trains: bool  # False: models are measured as initialised
-    # Overrides of train.py: of all models, and of each arm. ``over``: a key, and its values, for every arm.
+    # Overrides of train.py: for all models; for each arm. ``over``: a key and its values, tried by every arm.
     all: Overrides = Field(default_factory=dict)
     arms: Annotated[dict[str, Overrides], Field(min_length=1)]
     over: Annotated[dict[str, list[Scalar]], Field(max_length=1)] = Field(default_factory=dict)
     seeds: Annotated[Seeds, Field(min_length=3)]  # of the models that are measured; arms are paired by seed
-    # Their models choose each arm's best value of the key in ``over``; nothing else is measured on them.
+    # Models of these seeds serve only to choose each arm's best value of the key in ``over``.
     tuning_seeds: Seeds = Field(default_factory=list)
     measure: Annotated[str, Field(pattern=r"\w\.\w")]  # the measuring function
     options: dict[str, Any] = Field(default_factory=dict)  # the function's keyword arguments
-    expected: Annotated[dict[str, Expected], Field(min_length=1)]  # by quantity; the claim holds if all hold
-    control: str = ""  # conditions under which the claim should fail, and the verdict under them
+    expected: Annotated[dict[str, Expected], Field(min_length=1)]  # by quantity; the claim needs all of them
+    control: str = ""  # conditions under which the claim should fail, and the verdict then
     picture: Picture
     remark: str = ""
 
@@ -98,14 +99,14 @@ class Finding(Checked):
 
 
 def load_findings(config_dir: str | None = None) -> dict[str, Finding]:
-    """Return all findings by name: those of conf/finding and of the folder ``finding`` of config_dir, which
-    takes precedence. Raises ConfigError."""
+    """Return all findings by name: those of conf/finding and of the folder ``finding`` of config_dir. The
+    latter take precedence. Raises ConfigError."""
     folders = [CONF / "finding", *([Path(config_dir) / "finding"] if config_dir else [])]
     return {file.stem: load_finding(file) for folder in folders for file in sorted(folder.glob("*.yaml"))}
 
 
 def load_finding(file: Path) -> Finding:
-    """Read a finding. Raises ConfigError if it is invalid, and YAML's error."""
+    """Read a finding. Raises ConfigError if it is invalid; yaml.YAMLError if the file is not YAML."""
     try:
         return checked(Finding, yaml.safe_load(file.read_text(encoding="utf-8")))
     except ConfigError as error:
@@ -113,10 +114,10 @@ def load_finding(file: Path) -> Finding:
 
 
 def read_result(finding: Finding, file: Path) -> dict[str, Any] | None:
-    """Return a stored result; None if there is none, or if it was measured under other conditions.
+    """Return a stored result; None if it does not exist or was measured under other conditions.
 
-    ``conditions``: see above; ``by_seed``: seed -> quantity -> value; ``rows``: the picture's points (arm, x,
-    y) of all seeds; ``where``: processor, precision, versions of packages.
+    ``conditions``: those of the finding; ``by_seed``: seed -> quantity -> value; ``rows``: the picture's
+    points (arm, x, y) of all seeds; ``where``: processor, precision, versions of packages.
     """
     result: dict[str, Any] = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
     return result if result.get("conditions") == finding.conditions() else None
@@ -151,10 +152,10 @@ def judge(
 ) -> tuple[str, list[Outcome]]:
     """Return a finding's verdict, and the outcome of each quantity.
 
-    A quantity passes if its 95 % interval lies in the expected range. It fails if the interval at 1 − 0.05/k
-    lies outside; k is the number of quantities. Else it is inconclusive. A finding passes if all its
-    quantities pass, so a false PASS is no likelier than with one quantity (Berger 1982). It fails if one of
-    them fails, which has k chances to be wrong: hence the wider intervals (Bonferroni).
+    A quantity passes if its 95 % interval lies in the expected range. It fails if its interval at 1 − 0.05/k
+    lies outside the range, where k is the number of quantities. Otherwise it is inconclusive. A finding
+    passes if all its quantities pass, so a false PASS is no likelier than with one quantity (Berger 1982). It
+    fails if one of them fails. That has k chances to be wrong, hence the wider intervals (Bonferroni).
     """
     outcomes = []
     for quantity, expected in expectations.items():

@@ -1,8 +1,8 @@
 """The functions that measure findings; conf/finding/*.yaml names them.
 
-Each function gets the models of one seed by arm. It returns quantities by name, and the points of the
-picture by arm. A quantity that cannot be judged is NaN, and then the finding is INCONCLUSIVE: a comparison of
-losses, if a better learning rate may lie beyond those that were tried.
+Each function gets the models of one seed by arm. It returns quantities by name, and the points of the picture
+by arm. A quantity that cannot be judged is NaN, which makes the finding INCONCLUSIVE. An example is a
+comparison of losses if a better learning rate may lie beyond those that were tried.
 """
 
 import math
@@ -27,7 +27,7 @@ Points = dict[str, Any]  # arm -> y by x, or pairs (x, y)
 Measured = tuple[Values, Points]
 BATCHES = 24  # over which a fluctuation is measured
 UNSEEN = 1_000_000  # no run reaches this step, so the batches from here on are new to every model
-LEARNED = 2.8  # nats; a model of characters whose loss is higher has not learned
+LEARNED = 2.8  # nats; a character model with a higher loss has not learned
 
 
 def slope(x: Sequence[float], y: Sequence[float]) -> float:
@@ -57,8 +57,8 @@ def last_gradient(model: Model) -> float:
 
 
 def gradient_order(models: Grid) -> Measured:
-    """ln(post / pre) of the last block's gradient in post-norm and pre-norm, averaged over depths, for each
-    initialization."""
+    """ln(post / pre) of the last block's gradient, in post-norm and in pre-norm, averaged over depths, for
+    each initialization."""
     gradients = {arm: {L: last_gradient(m) for L, m in depths.items()} for arm, depths in models.items()}
     values = {}
     for init in ("xavier", "gpt2"):
@@ -68,9 +68,9 @@ def gradient_order(models: Grid) -> Measured:
 
 
 def variance_at_init(models: Arms) -> Measured:
-    """Growth of the stream's variance: what the second half of the blocks adds to the variance / what the
-    quarter before that half adds. The ratio is 2 for linear growth, as in pre-norm, and 1 for growth as ln ℓ,
-    as with LayerNorm-Scaling. In peri each branch adds 1 to the variance; in post the variance stays 1."""
+    """Growth of the residual stream's variance: what the second half of the blocks adds, divided by what the
+    quarter before it adds. The ratio is 2 for linear growth, as in pre-norm, and 1 for growth as ln ℓ, as
+    with LayerNorm-Scaling. In peri each branch adds 1 to the variance; in post the variance stays 1."""
     variances = {}
     for arm, model in models.items():
         streams = block_effects.stream(model.load().eval(), model.batch()[0])
@@ -88,14 +88,15 @@ def variance_at_init(models: Arms) -> Measured:
 
 @torch.no_grad()
 def layernorm_identity(models: Arms) -> Measured:
-    """The largest change of a row's logits, in standard deviations of the logits, compared with training mode
-    and a whole batch: in evaluation mode, alone in the batch, and cut to half its length."""
+    """The largest change of a row's logits, in standard deviations of the logits. The reference is training
+    mode with a whole batch. The changes are evaluation mode, the row alone in the batch, and the row cut to
+    half its length."""
     values: Values = {}
     points: dict[str, dict[str, float]] = {arm: {} for arm in models}
     for arm, model in models.items():
         net, (idx, _) = model.load(), model.batch()
         T = idx.shape[1] // 2
-        evaluated = net.eval()(idx)  # before a forward in training mode changes running estimates
+        evaluated = net.eval()(idx)  # before a forward pass in training mode changes running estimates
         logits = net.train()(idx)
         for kind, changed, before in (
             ("evaluation", evaluated, logits),
@@ -177,7 +178,7 @@ def batch_spread(models: Arms, rows: list[int], lengths: list[int]) -> Measured:
 
 
 def batch_fluctuation(models: Arms) -> Measured:
-    """The fluctuation of BatchNorm's batch means / the fluctuation of as many independent values, averaged
+    """The fluctuation of BatchNorm's batch means, divided by that of as many independent values, averaged
     over the norms of the blocks."""
     model = models["batchnorm"]
     independent = (model.config.train.batch_size * model.config.model.block_size) ** -0.5
@@ -192,8 +193,8 @@ def batch_fluctuation(models: Arms) -> Measured:
 
 
 def angles_trained(models: Arms) -> Measured:
-    """The slope, against the block number, of the angular distance by which a block turns the stream. It is
-    taken without the last block, which turns the stream more again (Gromov et al. 2024, arXiv 2403.17887)."""
+    """The slope, against the block number, of the angle by which a block turns the residual stream. It leaves
+    out the last block, where the angle rises again (Gromov et al. 2024, arXiv 2403.17887)."""
     turns = {}
     for arm, model in models.items():
         streams = block_effects.stream(model.load().eval(), model.windows())
@@ -210,7 +211,8 @@ def alpha_and_std(models: Arms) -> Measured:
     points: dict[str, list[tuple[float, float]]] = {}
     for site in sorted(name.removeprefix("norm.alpha/") for name in names):
         alpha, std = (model.curve(name) for name in (f"norm.alpha/{site}", f"act.std/{site}.in"))
-        steps = [step for step in alpha if step % model.config.stats.every == 0]  # the first have more rows
+        # without the extra rows of the first steps
+        steps = [step for step in alpha if step % model.config.stats.every == 0]
         points[site] = [(1 / std[step], alpha[step]) for step in steps]
     values = {
         "over training: correlation": float(np.mean([correlation(pairs) for pairs in points.values()])),
@@ -246,7 +248,7 @@ def s_shaped_maps(models: Arms) -> Measured:
 
 
 def differences(loss: dict[str, float]) -> Values:
-    """Return the differences of all pairs of arms, relative ones, too."""
+    """Return the absolute and relative differences of all pairs of arms."""
     pairs = [*permutations(loss, 2)]
     values = {f"{arm} − {other}": loss[arm] - loss[other] for arm, other in pairs}
     return values | {f"{arm} / {other} − 1": loss[arm] / loss[other] - 1 for arm, other in pairs}
@@ -260,8 +262,8 @@ def final_losses(models: Arms) -> Measured:
 
 
 def batch_sizes(models: Grid) -> Measured:
-    """The loss with the smallest micro-batches minus the loss with the largest; and the largest difference
-    from the latter. The varied key is train.grad_accum."""
+    """The loss with the smallest micro-batches minus the loss with the largest; and the largest difference of
+    any loss from the latter. The varied key is train.grad_accum."""
     values, tables = {}, {}
     for arm, by_parts in models.items():
         by_rows = {model.config.train.batch_size // int(n): model.loss() for n, model in by_parts.items()}
@@ -281,8 +283,9 @@ def losses_of(models: Grid) -> dict[str, dict[float, float]]:
 
 
 def crossing(table: dict[float, float], limit: float, upwards: bool = True) -> float:
-    """Return the value at which the loss first exceeds the limit, from the best value ``upwards`` or
-    downwards, interpolated linearly in the value's logarithm; the last value if the loss never does."""
+    """Return the value at which the loss first exceeds the limit, searching from the best value upwards or
+    downwards. It is interpolated linearly in the value's logarithm. If the loss never exceeds the limit,
+    return the last value."""
     values = sorted(table, reverse=not upwards)
     within = min(table, key=lambda value: table[value])
     for value in values[values.index(within) + 1 :]:
@@ -295,7 +298,7 @@ def crossing(table: dict[float, float], limit: float, upwards: bool = True) -> f
 
 def trainable_scales(models: Grid) -> Measured:
     """The range of initialization scales from which a model learns, in decades: log10(largest / smallest
-    scale whose loss is at most LEARNED); 0 if there is none."""
+    scale whose loss is at most LEARNED); 0 if there is no such scale."""
     tables, decades = losses_of(models), {}
     for arm, table in tables.items():
         largest, smallest = (crossing(table, LEARNED, upwards) for upwards in (True, False))
@@ -305,8 +308,8 @@ def trainable_scales(models: Grid) -> Measured:
 
 
 def best_rates(tuning: list[Grid]) -> dict[str, float]:
-    """Return each arm's rate with the lowest mean loss over the tuning seeds. The measured seeds do not
-    choose, which would make intervals too narrow."""
+    """Return each arm's rate with the lowest mean loss over the tuning seeds. The measured seeds take no part
+    in the choice: that would make intervals too narrow."""
     best = {}
     for arm, models in tuning[0].items():
         means = {rate: float(np.mean([grid[arm][rate].loss() for grid in tuning])) for rate in models}
@@ -320,8 +323,9 @@ def certain(rate: float, tried: Collection[float]) -> float:
 
 
 def at_best_rate(models: Grid, tuning: list[Grid]) -> Measured:
-    """Each arm at its own best rate: the differences of losses. And log10(highest rate / first arm's highest
-    rate), where the highest is the one up to which an arm's loss is within 10 % of its lowest."""
+    """The differences of losses, each arm at its own best rate. Also log10(an arm's highest rate / the first
+    arm's highest rate). The highest rate is the one up to which an arm's loss stays within 10 % of its lowest
+    loss."""
     tables, best = losses_of(models), best_rates(tuning)
     values = differences({arm: certain(best[arm], table) * table[best[arm]] for arm, table in tables.items()})
     highest = {arm: crossing(table, 1.1 * min(table.values())) for arm, table in tables.items()}
@@ -332,8 +336,9 @@ def at_best_rate(models: Grid, tuning: list[Grid]) -> Measured:
 
 
 def steps_to_loss(models: Grid, tuning: list[Grid], target: str) -> Measured:
-    """The steps of the arm ``target`` / those of each arm, to the last val/loss of ``target``, each at its
-    own best rate; 0 if an arm never reaches that loss. val/full_loss would not do: it is logged only once."""
+    """The steps that the arm ``target`` takes to its last val/loss, divided by the steps that each arm takes
+    to the same loss; 0 if an arm never reaches it. Each arm has its own best rate. val/full_loss would not
+    do, because it is logged only once."""
     best = best_rates(tuning)
     curves = {arm: models[arm][rate].curve("val/loss") for arm, rate in best.items()}
     goal, steps = [*curves[target].values()][-1], {}

@@ -1,4 +1,4 @@
-"""The models of a finding: they are trained as runs, or initialised, and measured seed by seed."""
+"""The models of a finding. They are trained as runs or only initialised, and then measured seed by seed."""
 
 import json
 import pkgutil
@@ -31,7 +31,7 @@ from training.load_run import load_run
 from training.open_run import tokens_of
 from training.run_folder import read_rows
 
-EXCERPT = re.compile(r"excerpt of (\d+)")  # as data.path: the first N characters of data=shakespeare
+EXCERPT = re.compile(r"excerpt of (\d+)")  # a value of data.path: the first N characters of data=shakespeare
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,8 @@ def models_of(
 
 
 def override(key: str, value: Scalar, folder: Path) -> str:
-    """Return ``key=value`` as the user types it. An excerpt is written into ``folder``."""
+    """Return ``key=value`` as a user would type it. If the value is an excerpt, write its text into
+    ``folder``."""
     if match := EXCERPT.fullmatch(str(value)):
         file = folder / f"shakespeare-{match[1]}.txt"
         folder.mkdir(parents=True, exist_ok=True)
@@ -120,8 +121,8 @@ def override(key: str, value: Scalar, folder: Path) -> str:
 
 
 def measure(finding: Finding, folder: Path, config_dir: str | None = None) -> dict[str, Any]:
-    """Return a finding's result, as ``read_result`` describes it. Its runs are in ``folder``; those that have
-    not ended are trained, several at once. Raises ConfigError, DataError, and Interrupted at a signal."""
+    """Return a finding's result, as ``read_result`` describes it. Its runs are in ``folder``; unfinished ones
+    are trained first, several at once. Raises ConfigError, DataError, and Interrupted at a signal."""
     try:
         function = pkgutil.resolve_name(finding.measure)
     except (ImportError, AttributeError) as error:

@@ -1,8 +1,8 @@
-"""Hydra's launchers of conf/hydra/launcher, for ``python train.py -m …``: each run of a sweep is a process
-or a job of Slurm.
+"""The launchers of conf/hydra/launcher. For ``python train.py -m …`` they train each run of a sweep as a
+process or as a Slurm job.
 
-Hydra looks for launchers in a package of this name, and imports this file at every start. So study/, which
-does the work, is imported in functions.
+Hydra looks for launchers in a package of this name and imports this file at every start. To keep the start
+fast, functions import study/, which does the work.
 """
 
 from abc import abstractmethod
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class OnceSweeper(BasicSweeper):
-    """Hydra's sweeper, without its check, which composes every job a second time."""
+    """Hydra's sweeper without its check of the jobs: the check composes every job a second time."""
 
     def validate_batch_is_legal(self, batch: Any) -> None:
         pass
@@ -50,14 +50,14 @@ class RunLauncher(Launcher):
         config_dir = next((source.path for source in sources if source.provider == "command-line"), None)
         logs = Path(self.config.hydra.sweep.dir)
         if again := len(jobs) - len({job.name for job in jobs}):
-            why = "they differ in what changes no run, such as threads"
+            why = "they differ only in settings that do not change a run, such as threads"
             print(f"{again} of {len(jobs)} jobs repeat a run: {why}")
         check(self.run_all(jobs, configs[0], logs, config_dir), logs)
         print(f"compare them: python compare.py {configs[0].runs_dir}")
         return [JobReturn(overrides=job, status=JobStatus.COMPLETED) for job in job_overrides]
 
     def configs(self, jobs: Iterable[Sequence[str]]) -> Iterator[RunConfig]:
-        """Yield the config of each job. Jobs that differ in their seed alone are composed once."""
+        """Yield the config of each job. Jobs that differ only in their seed are composed once."""
         from study.trials import replaced
 
         composed: dict[tuple[str, ...], RunConfig] = {}
@@ -71,7 +71,7 @@ class RunLauncher(Launcher):
             yield replaced(config, {}, yaml.safe_load(seed.partition("=")[2])) if seed else config
 
     def job(self, overrides: Sequence[str], config: RunConfig) -> "Job":
-        """Return the job of a run. Hydra leaves its own keys out of ``overrides``."""
+        """Return the job of a run. Hydra has removed its own keys from ``overrides``."""
         from study.launch import Job
         from training.identity import folder_of
         from training.open_run import tokens_of
@@ -124,7 +124,7 @@ class SlurmLauncher(RunLauncher):
         from study.launch import AUTO_ON_A_CLUSTER
 
         if config.fresh:
-            raise ConfigError("fresh: a requeued run would begin anew; remove the runs' folders instead")
+            raise ConfigError("fresh: a requeued run would start over; remove the runs' folders instead")
         if config.precision == "auto":
             raise ConfigError(AUTO_ON_A_CLUSTER)
         return config.precision

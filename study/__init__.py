@@ -3,8 +3,8 @@
 plan.py                  declare a study: its file and the command line become study.json
 trials.py                draw the settings that each arm tries; choose the best
 files.py                 read and write study.json, chosen.json and extended.json
-launch.py  slurm.py      train runs as processes; as jobs on a cluster
-runs.py  publish.py      read runs from their folders; write and read them as small tables
+launch.py  slurm.py      train runs: as processes; as jobs on a cluster
+runs.py  publish.py      read runs from their folders; write and read small tables of them
 statistics.py            the rule: intervals, verdicts, and the rows of the table
 report.py  loose.py      the table of a study; the table of runs that no study declared
 table.py                 show a table in a terminal, as Markdown, as JSON

@@ -49,7 +49,7 @@ def fence(values: Sequence[float], reach: float = 1.5) -> tuple[float, float]:
 
 
 def interval_range(table: Table) -> tuple[float, float]:
-    """Return the range of differences to draw: without far outliers, with 0 and ±matters."""
+    """Return the range of differences to draw. It leaves out far outliers and includes 0 and ±matters."""
     ends = [end for row in table.rows for end in (row.low, row.difference, row.high) if end is not None]
     matters = table.study.matters if table.study else 0.0
     low, high = fence(ends or [0.0], reach=3)
@@ -78,8 +78,9 @@ def are_numbers(values: Sequence[str]) -> bool:
 
 
 def number_key(table: Table) -> str | None:
-    """Return the key of ``by``, or the one key beside norm and placement in which arms differ, if its values
-    are numbers."""
+    """Return the key for the x axis of a chart of losses: the only key of ``by``, or otherwise the only key
+    other than norm and placement in which arms differ. None if there is no such key, or its values are not
+    numbers."""
     found = varying(table)
     by = table.study.by if table.study else []
     keys = by if len(by) == 1 else [key for key in found if key not in ("norm", "placement")]
@@ -87,20 +88,20 @@ def number_key(table: Table) -> str | None:
 
 
 def grid_keys(table: Table) -> tuple[str, str] | None:
-    """Return the two keys of a map. A study has one if it gives no verdicts, and its arms differ in two keys
-    with at least three values each."""
+    """Return the two keys of a map. A study has a map if it gives no verdicts and its arms differ in two
+    keys, each with at least three values."""
     found = varying(table)
     is_map = table.study and not table.study.verdicts and len(found) == 2
     return (*found,) if is_map and min(map(len, found.values())) >= 3 else None  # type: ignore[return-value]
 
 
 # ---------------------------------------------------------------------------------------------------
-# Charts. Most name their data and their parameters, whose values page.html sets.
+# Charts. Most refer to their data and parameters by name; page.html sets the values.
 
 
 def ranked(name: str) -> alt.Chart:
-    """Return a chart of the data ``name``, in which ``rank`` is the number of an arm's colour, −1 if the arm
-    is not picked."""
+    """Return a chart of the data ``name``. Its field ``rank`` is the number of the arm's colour, or −1 if the
+    arm is not picked."""
     chart = alt.Chart(alt.NamedData(name)).add_params(alt.param("picked", value=[]))
     return chart.transform_calculate(rank=f"indexof(picked, datum.arm) % {len(PALETTE)}")
 
@@ -115,7 +116,7 @@ def color_of_rank() -> alt.Color:
 
 
 def curves(low: float, high: float) -> Chart:
-    """Return loss curves: the mean and range of each picked arm, grey lines of the others. ``low`` and
+    """Return loss curves: the mean and range of each picked arm, and grey lines for the others. ``low`` and
     ``high``: ends of the axis. Its data, ``curves``, are records of arm, step, loss, low and high."""
     y = alt.Y("loss:Q", title="validation loss", scale=alt.Scale(domain=[low, high]))
     x = alt.X("step:Q", axis=alt.Axis(format="~s", tickCount=6))
@@ -143,7 +144,7 @@ def of_blocks() -> alt.Chart:
 
 
 def heat(n_blocks: int) -> Chart:
-    """Return a statistic of each picked arm by step and block, in one scale of colours for all arms."""
+    """Return a statistic of each picked arm by step and block, with one colour scale for all arms."""
     lines = "split(replace(datum.label, /=/g, '= '), ' ')"
     axis = alt.Axis(labelExpr=lines, labelLimit=0, labelLineHeight=12, ticks=False, domain=False)
     step = alt.Step(max(12, 56 // n_blocks), **{"for": "offset"})
@@ -230,8 +231,8 @@ def tuning(key: str, kind: str, low: float, high: float) -> Chart:
 
 
 def against_number(table: Table, key: str) -> Chart:
-    """Return the mean loss against a key whose values are numbers. Arms that differ in this key alone are a
-    line."""
+    """Return the mean loss against a key whose values are numbers. A line joins the arms that differ only in
+    this key."""
     records: Records = [
         {
             "arm": " ".join(word for word in short(row.title).split() if not word.startswith(f"{key}=")),
@@ -268,8 +269,8 @@ def padded(low: float, high: float) -> list[float]:
 
 
 def grid(table: Table) -> Chart:
-    """Return a map of mean losses by two keys. Dark is low; an outlier has the colour of the largest other
-    loss; an arm that is the same model as another one has its loss."""
+    """Return a map of mean losses by two keys. Dark is low. An outlier has the colour of the largest other
+    loss. An arm that is the same model as another arm shows the other's loss."""
     a, b = grid_keys(table) or ("norm", "placement")
     cells = {(row.keys.get(a, ""), row.keys.get(b, "")): row.mean for row in table.rows}
     means = {row.title: row.mean for row in table.rows}
@@ -280,7 +281,7 @@ def grid(table: Table) -> Chart:
     low, high = fence([loss for loss in cells.values() if loss is not None] or [0.0])
 
     def ordered(axis: int) -> list[str]:
-        """Return the values of a key: numbers by size, else the lowest median loss first."""
+        """Return the values of a key: numbers in ascending order, other values by their median loss."""
         found: dict[str, list[float]] = {}
         for each, loss in cells.items():
             found.setdefault(each[axis], []).append(np.inf if loss is None else loss)

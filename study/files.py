@@ -1,4 +1,5 @@
-"""The files of a study: study.json, chosen.json and extended.json. Hydra and torch are not imported here."""
+"""The files of a study: study.json, chosen.json and extended.json. This file imports neither Hydra nor
+torch."""
 
 import json
 import os
@@ -29,7 +30,7 @@ class Arm(Checked):
     title: str
     overrides: list[str]
     same_as: list[str]  # titles of arms that are the same model
-    group: str  # names of its runs and of those of same_as, without the seed: they change after an edit
+    group: str  # names of its runs and of those of same_as, without the seed; an edit of code changes them
     trials: list[list[str]]  # names of its trials: a list for each setting, a name for each tuning seed
 
 
@@ -64,16 +65,16 @@ class Study(Checked):
     @model_validator(mode="after")
     def agrees(self) -> "Study":
         if self.baseline not in [arm.title for arm in self.arms]:
-            raise ValueError("the baseline is none of the arms")
+            raise ValueError("the baseline is not one of the arms")
         if any(len(arm.trials) != len(self.trials) for arm in self.arms):
             raise ValueError("an arm has more or fewer trials than the study")
         if self.comparisons < sum(self.baseline_of(arm) is not arm for arm in self.arms):
-            raise ValueError("comparisons: it is less than the number of arms that are no baseline")
+            raise ValueError("comparisons: it is less than the number of arms that are not baselines")
         return self
 
     def baseline_of(self, arm: Arm) -> Arm:
-        """Return the arm that ``arm`` is compared with: the baseline that has its values of ``by``, or itself
-        if it is a baseline. Raises ConfigError if there is none."""
+        """Return the arm that ``arm`` is compared with: the baseline that has the same values of ``by``. For
+        a baseline, return the baseline itself. Raises ConfigError if no baseline fits."""
         baseline = next(each for each in self.arms if each.title == self.baseline)
         wanted = split_by(arm.overrides, self.by)[0], split_by(baseline.overrides, self.by)[1]
         for each in self.arms:
@@ -139,12 +140,13 @@ def parsed(file: Path, kind: type[Config]) -> Config:
     try:
         return kind.model_validate_json(file.read_bytes())
     except ValidationError as error:
-        advice = "restore it, or declare the study anew: name=…"
+        advice = "restore it, or declare the study under a new name: name=…"
         raise ConfigError(f"{file}: is damaged ({first_error(error)}); {advice}") from None
 
 
 def write_once(file: Path, content: Mapping[str, Any]) -> None:
-    """Write a JSON file whole or not at all, even if the power fails. Raises FileExistsError if it exists."""
+    """Write a JSON file completely or not at all, even if the power fails. Raises FileExistsError if it
+    exists."""
     new = file.with_name(f".{file.name}.{os.getpid()}")
     write_atomically(new, json.dumps(content, indent=1), sync=True)
     try:

@@ -1,10 +1,10 @@
-"""Train runs as processes, several at once. A sweep (train.py -m) and a study (ablate.py) are lists of
-commands, ``python train.py …``, that anyone could type.
+"""Train runs as processes, several at once. A sweep (train.py -m) and a study (ablate.py) are each a list of
+ordinary commands, ``python train.py …``.
 
     LOGS/NAME.log    what the run NAME printed
 
-Runs that have ended are skipped. If a run fails, the others continue. A signal is sent on to the runs, which
-save and end.
+Runs that have ended are skipped. If a run fails, the others continue. A signal is passed on to the runs: they
+save, then end.
 """
 
 import math
@@ -29,10 +29,10 @@ from training.signals import PATIENCE, Stop
 
 TRAIN = ROOT / "train.py"
 AUTO_ON_A_CLUSTER = (
-    "precision: auto may mean another one on the machines of the cluster; "
+    "precision: auto may become another precision on the cluster's machines; "
     "give precision=bf16 or precision=fp32"
 )
-PAUSE = 0.1  # seconds between two looks at the processes
+PAUSE = 0.1  # seconds between two checks of the processes
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ def pending(jobs: Iterable[Job], runs_dir: Path) -> list[Job]:
 
 
 def is_trained(folder: Path) -> bool:
-    """Return whether another process trains a run, such as one that outlived the command that started it."""
+    """Return whether another process is training a run. It may have outlived the command that started it."""
     if not folder.exists():
         return False
     try:
@@ -64,8 +64,8 @@ def is_trained(folder: Path) -> bool:
 
 
 def command(job: Job, threads: int, config_dir: str | None) -> list[str]:
-    """Return the command of a run. ``threads``: train.threads, unless the job sets it. hydra.mode is set
-    because a preset's MULTIRUN would start a sweep."""
+    """Return the command of a run. ``threads`` becomes train.threads unless the job sets that key.
+    hydra.mode=RUN overrides a preset's MULTIRUN, which would start a sweep."""
     folder = ["--config-dir", config_dir] if config_dir else []
     extra = [] if job.sets("train.threads") else [f"train.threads={threads}"]
     return [sys.executable, str(TRAIN), *folder, *job.overrides, *extra, "hydra.mode=RUN"]
@@ -81,8 +81,8 @@ def cores() -> int:
 
 
 def gpus() -> list[str]:
-    """Return the GPUs that this process may use, as CUDA_VISIBLE_DEVICES names them, without torch. Windows'
-    Subsystem for Linux has one /dev/dxg for all GPUs."""
+    """Return the GPUs that this process may use, named as in CUDA_VISIBLE_DEVICES. This does not import
+    torch. The Windows Subsystem for Linux has one /dev/dxg for all GPUs."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is not None:
         return [each for each in visible.split(",") if each not in ("", "-1")]
@@ -90,7 +90,7 @@ def gpus() -> list[str]:
 
 
 def default_n_jobs(device: str) -> int:
-    """Return how many runs to train at once: one a GPU, or without GPUs one a core."""
+    """Return how many runs to train at once: one per GPU, or one per core without GPUs."""
     if device.startswith("cuda:"):
         return 1
     return (len(gpus()) if device in ("auto", "cuda") else 0) or cores()
@@ -102,8 +102,8 @@ def default_n_jobs(device: str) -> int:
 
 @dataclass
 class Child:
-    """A running process. ``slot``: a number below ``n_jobs`` that no other running process has; it picks the
-    GPU."""
+    """A running process. ``slot``: a number below ``n_jobs`` that no other running process has. It determines
+    the GPU."""
 
     job: Job
     slot: int
@@ -112,8 +112,9 @@ class Child:
 
     @classmethod
     def start(cls, job: Job, slot: int, words: list[str], log: Path) -> "Child":
-        """Start a run. It sees one GPU, unless it names one. Its process group is its own, so that Ctrl-C in
-        a terminal reaches this process alone: a run that gets two signals ends without saving."""
+        """Start a run. It sees one GPU, unless its command names a GPU. It has its own process group, so that
+        Ctrl-C in a terminal reaches only this process. Otherwise the run would get two signals, and end
+        without saving."""
         environ = dict(os.environ)
         if (devices := gpus()) and not any(word.startswith("device=cuda:") for word in job.overrides):
             environ["CUDA_VISIBLE_DEVICES"] = devices[slot % len(devices)]
@@ -125,8 +126,9 @@ class Child:
         return cls(job, slot, process, time.monotonic())
 
     def status(self, folder: Path, log: Path) -> int:
-        """Return 0 if the run in ``folder`` has ended, even if another process trained it, or else the exit
-        status of the process, 1 in place of 0. Of a job with fresh=true, return the exit status."""
+        """Return 0 if the run in ``folder`` has ended, even if another process trained it. Otherwise return
+        the exit status of the process, or 1 if that is 0. For a job with fresh=true whose run has ended,
+        return the exit status unchanged."""
         status = self.process.returncode
         if has_ended(folder):
             return status if self.job.sets("fresh") else 0
@@ -138,8 +140,8 @@ class Child:
 
 
 class TwoSignals(Stop):
-    """Inside ``with``: ``number`` is that of the first signal received; ``twice`` says if another came more
-    than PATIENCE later."""
+    """Inside ``with``, ``number`` is the first signal received. ``twice`` tells whether another signal came
+    more than PATIENCE seconds later."""
 
     twice = False
 
@@ -152,8 +154,8 @@ class TwoSignals(Stop):
 
 @contextmanager
 def none_left(running: list[Child]) -> Iterator[None]:
-    """Context manager: at its end, let the runs save and end. Some are left after an error, such as a full
-    disk or a closed pipe."""
+    """Context manager that finally tells the runs still in ``running`` to save and end. There are such runs
+    only after an error, such as a full disk or a closed pipe."""
     try:
         yield
     finally:
@@ -164,8 +166,8 @@ def none_left(running: list[Child]) -> Iterator[None]:
 def run_all(
     jobs: Sequence[Job], runs_dir: Path, logs: Path, n_jobs: int, config_dir: str | None = None
 ) -> dict[str, int]:
-    """Train the runs that have not ended, ``n_jobs`` at once; print a line for each. Return exit statuses by
-    name, 0 for a run that had ended before.
+    """Train the unfinished runs, ``n_jobs`` at once, and print a line for each. Return exit statuses by name.
+    A run that had already ended has status 0.
 
     Raises:
         Interrupted: at a signal, after each run has saved. A second signal kills the runs.
@@ -213,7 +215,8 @@ def run_all(
 
 
 class Progress:
-    """Prints how many runs there are to do, and a line for each that ends: its loss, or why it failed."""
+    """Prints how many runs are to be trained, and a line for each run that ends: its loss, or why it
+    failed."""
 
     def __init__(self, runs: int, todo: int, runs_dir: Path, logs: Path, n_jobs: int) -> None:
         self.runs, self.ends, self.n_jobs = runs, runs - todo, n_jobs
@@ -250,7 +253,7 @@ def last_line(log: Path) -> str:
 
 
 def check(statuses: Mapping[str, int], logs: Path) -> None:
-    """Raise ConfigError if a run failed; print the last line of each of these."""
+    """Print the last line that each failed run printed. Raises ConfigError if a run failed."""
     failed = [name for name, status in statuses.items() if status]
     for name in failed:
         log = logs / f"{name}.log"

@@ -26,20 +26,21 @@ from training.run_folder import REPORT, SELECT, read_json, read_status
 METRIC = "val/full_loss"
 WHOLE_SPLIT = (METRIC, "val/bpb", SELECT, REPORT)  # train.eval_windows does not change these metrics
 BASELINE = {"norm": "layernorm", "placement": "pre"}
-DEPTH = 3  # levels of folders in which runs are looked for
+DEPTH = 3  # levels of folders that are searched for runs
 FINDINGS = "findings"  # the folder of python -m findings in runs/: compared only if the user names it
-LENGTH = ("train.steps", "train.batch_size", "model.block_size")  # their product: tokens trained on
+# the product of these is the number of tokens trained on
+LENGTH = ("train.steps", "train.batch_size", "model.block_size")
 MOST_LINES = 5  # about skipped folders
-LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the former is eight times as fast
+LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # CSafeLoader is eight times as fast
 COMPONENTS = ("norm", "placement", "model.final_norm", "model.embedding_norm", "model.qk_norm")
 SECTIONS = ("init_from", "model", "norm", "placement", "optim", "schedule", "train", "precision", "tokens")
-NOT_WORDS = {"code", "tokens", "init_from"}  # keys of groups that are no words of a command
+NOT_WORDS = {"code", "tokens", "init_from"}  # keys of groups that are not words of a command
 SET_BY_NORMS = ("train.steps", "optim.learning_rate")  # what conf/study/norms.yaml sets for all runs
 NOTE = (
-    "These runs were not declared before they were trained, so there are no verdicts. About one in 20 groups "
-    "that equal their baseline has an interval that excludes 0."
+    "These runs were not declared before they were trained, so there are no verdicts. Of groups that do not "
+    "differ from their baseline, about one in 20 has an interval that excludes 0."
 )
-ONE_SEED = "An interval needs two seeds of both groups: train seed=1,2, too."
+ONE_SEED = "An interval needs two seeds of both groups: also train seed=1,2."
 
 Keys = dict[str, str]  # dotted key -> value as it is typed
 
@@ -49,7 +50,7 @@ class LooseRun:
     """A run that has ended, and its settings.
 
     Attributes:
-        group: a name that is shared by runs that differ in their seed alone.
+        group: the name that runs share if they differ only in their seed.
         keys: its config, with the fingerprint of its ``tokens``, and the precision that ``auto`` became.
         length: how many tokens it was trained on.
         overrides: the words of its command.
@@ -65,7 +66,7 @@ class LooseRun:
 
 @dataclass(frozen=True)
 class Group:
-    """Runs that differ in their seed alone. ``keys``: norm, placement, and the other keys in which groups
+    """Runs that differ only in their seed. ``keys``: norm, placement, and the other keys in which groups
     differ."""
 
     title: str
@@ -84,8 +85,9 @@ def load(
 
     Args:
         paths: folders of runs, or globs.
-        metric: what is compared, by its last value in each run.
-        baseline: keys and values of the baseline; in all other keys, it equals the group.
+        metric: the metric to compare, by its last value in each run.
+        baseline: keys and values of the baseline; in all other keys, the baseline equals the group that is
+            compared with it.
         where: conditions on runs, ``KEY=VALUE,…``.
         mixed: also compare runs of different data, context or length.
 
@@ -110,7 +112,7 @@ def load(
     warnings = [f"the runs differ in {each}" for each in differing([run.result for run in runs])]
     if several := [short(title) for title, found in bases.items() if len(found) > 1]:
         found = f"several groups are the baseline of {several[0]}"
-        warnings.append(f"{found}; name one by --baseline KEY=VALUE,…")
+        warnings.append(f"{found}; name one with --baseline KEY=VALUE,…")
     warnings += skipped[:MOST_LINES]
     if (more := len(skipped) - MOST_LINES) > 0:
         warnings.append(f"{plural(more, 'more folder')} skipped")
@@ -136,7 +138,8 @@ def find(paths: Iterable[str]) -> list[Path]:
     no such folder."""
     folders: dict[Path, Path] = {}
     for path in paths:
-        names = [path] if Path(path).exists() else sorted(glob.glob(path))  # a name may have brackets
+        # a path that exists is not a glob, even if it has brackets
+        names = [path] if Path(path).exists() else sorted(glob.glob(path))
         matches = [match for match in map(Path, names) if match.is_dir()]
         if not matches:
             beside = {each.name: each for each in Path(path).parent.glob("*") if each.is_dir()}
@@ -150,7 +153,7 @@ def find(paths: Iterable[str]) -> list[Path]:
 
 
 def below(folder: Path, depth: int = DEPTH) -> list[Path]:
-    """Return the folders of the runs in a folder; the folder itself if it is that of a run."""
+    """Return the folders of the runs in a folder; the folder itself if it is a run's."""
     if any((folder / name).exists() for name in ("metrics.jsonl", "status.json")):
         return [folder]
     children = [child for child in sorted(folder.iterdir()) if child.is_dir()] if depth else []
@@ -161,7 +164,7 @@ def below(folder: Path, depth: int = DEPTH) -> list[Path]:
 def nothing(paths: Iterable[str], skipped: Sequence[str]) -> str:
     """Return why there is no run to compare, and what to do."""
     if studies := [str(file.parent) for path in paths for file in sorted(Path(path).glob("*/study.json"))]:
-        return f"it has no runs, but studies; name one of them: {', '.join(studies)}"
+        return f"it has studies, but no loose runs; name one of the studies: {', '.join(studies)}"
     more = f" (and {len(skipped) - 1} more)" * (len(skipped) > 1)
     return f"no run here can be compared; {skipped[0]}{more}" if skipped else "no run here; train one first"
 
@@ -184,7 +187,7 @@ def read(folders: Iterable[Path], metric: str) -> tuple[list[LooseRun], list[str
 
 
 def read_loose(folder: Path, metric: str) -> LooseRun:
-    """Return a run. Raises the errors that ``read`` catches if it is damaged or has not ended."""
+    """Return a run. If it is damaged or has not ended, raises an error that ``read`` catches."""
     state = read_status(folder).get("state")
     if state in ("running", "interrupted", "failed"):
         raise ValueError(f"it has not ended ({state})")
@@ -258,7 +261,7 @@ def check_comparable(runs: Sequence[LooseRun], metric: str) -> None:
         counts = Counter(run.keys.get(name, "?") for run in runs).most_common(MOST_LINES)
         if len(counts) > 1:
             values = ", ".join(f"{value} in {plural(count, 'run')}" for value, count in counts)
-            some = f"choose some, as by --where {name}={counts[0][0]}"
+            some = f"choose some of them, for example with --where {name}={counts[0][0]}"
             raise ConfigError(f"{name}: differs between these runs ({values}); {some}, or add --mixed")
 
 
@@ -267,14 +270,14 @@ def check_comparable(runs: Sequence[LooseRun], metric: str) -> None:
 
 
 def grouped(runs: Iterable[LooseRun]) -> list[Group]:
-    """Return the groups, whose titles differ."""
+    """Return the groups, each with its own title."""
     members: dict[str, list[LooseRun]] = {}
     for run in sorted(runs, key=lambda run: run.seed):
         members.setdefault(run.group, []).append(run)
     own = dict(zip(members, distinguishing([first.keys for first, *_ in members.values()]), strict=True))
     counts = Counter(map(title_of, own.values()))
     for name, keys in own.items():
-        if counts[title_of(keys)] > 1:  # groups differ in the code of their norm or placement alone
+        if counts[title_of(keys)] > 1:  # groups differ only in the code of their norm or placement
             own[name] = keys | {"code": name.rpartition("-")[2]}
     return [
         Group(title_of(keys), keys, {run.seed: run.result for run in members[name]})
@@ -287,9 +290,9 @@ def title_of(keys: Mapping[str, str]) -> str:
 
 
 def distinguishing(configs: Sequence[Keys]) -> list[Keys]:
-    """Return norm and placement of each config, and the keys of a run's identity in which configs differ. An
-    option of a norm or placement counts if it differs between configs of the same norm or placement, and is
-    no copy of the model's option of that name, as norm.bias is."""
+    """Return, for each config, its norm, its placement, and the keys of a run's identity in which configs
+    differ. An option of a norm or placement counts only if it differs between configs of the same norm or
+    placement. It does not count if it is a copy of the model's option of that name, as norm.bias is."""
     keys = [key for key in dict.fromkeys(chain(*configs)) if key not in BASELINE and is_of_identity(key)]
     values: dict[tuple[str, str], set[str]] = {}
     for config in configs:
@@ -318,8 +321,8 @@ def owner_of(key: str) -> str:
 
 
 def baselines_by_title(groups: Sequence[Group], wanted: Mapping[str, str]) -> dict[str, list[Group]]:
-    """Return the baselines of each group, by its title: the groups that have the values ``wanted`` and equal
-    it in all other keys. There may be none or several. That of a baseline is the group itself."""
+    """Return the baselines of each group, by the group's title: the groups that have the values ``wanted``
+    and equal it in all other keys. A group may have none or several. The baseline of a baseline is itself."""
 
     def others(group: Group) -> str:
         free = {*wanted, "code"}
@@ -369,8 +372,8 @@ def compared(own: Mapping[int, RunResult], theirs: Mapping[int, RunResult], metr
 
 
 def conclusion(rows: Sequence[Row], metric: str) -> str:
-    """Return the sentence that comes first. It does not name a group that leaks in the mode in which the
-    metric is measured."""
+    """Return the sentence above the table. It ignores groups that leak in the mode, training or evaluation,
+    in which the metric is measured."""
     mode = "training" if metric.startswith("train/") else "evaluation"
     clean = [(row.mean, row) for row in rows if row.mean is not None and mode not in row.leaks]
     counts = f"{plural(sum(len(row.losses) for row in rows), 'run')} in {plural(len(rows), 'group')}"
@@ -388,8 +391,8 @@ def named(metric: str) -> str:
 
 
 def study_command(groups: Sequence[Group], runs: Sequence[LooseRun]) -> str:
-    """Return a command that declares a study of similar arms: all combinations of their values, with the
-    words, the length and the learning rate that all runs have in common."""
+    """Return a command that declares a study of similar arms. The arms are all combinations of the groups'
+    values, with the words, the length and the learning rate that all runs share."""
     values = {key: {value: None} for key, value in BASELINE.items()}
     for key, value in sorted({pair for group in groups for pair in group.keys.items()}):
         if key not in NOT_WORDS and not owner_of(key):

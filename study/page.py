@@ -26,8 +26,8 @@ from study.table import SPARE, Table, filled, markdown, plural, short, verdict
 from training.run_folder import read_rows
 
 OURS = '<meta name="generator" content="normgpt">'
-STEPS = 200  # at most, of a curve
-BLOCK_STEPS, BLOCK_ARMS, STATISTICS = 40, 60, 100  # at most, of the statistics of blocks
+STEPS = 200  # most points of a curve
+BLOCK_STEPS, BLOCK_ARMS, STATISTICS = 40, 60, 100  # limits of the block statistics
 BLOCK = re.compile(r"(\w+\.\w+)/(\d{2,3})((?:\.\w+)*)")  # act.rms/03.mlp: statistic, block, rest of the site
 TEMPLATES = Environment(
     loader=FileSystemLoader(Path(__file__).parent),
@@ -65,7 +65,7 @@ def render(table: Table) -> str:
     more = [column for column in filled(table)[0] if column in SPARE]
 
     def percent(value: float) -> str:
-        """Return where a difference is in a plot: at the edge, if it is outside."""
+        """Return where a plot shows a difference: at the edge, if the difference is out of range."""
         return f"{100 * (min(max(value, low), high) - low) / (high - low):.2f}%"
 
     return TEMPLATES.get_template("page.html").render(
@@ -95,7 +95,7 @@ def render(table: Table) -> str:
 
 
 def specs(table: Table, data: Mapping[str, Records], shown: Sequence[str]) -> dict[str, Any]:
-    """Return the charts for which there are data by their id on the page. Tuning has one for each key."""
+    """Return the charts that have data, by their id on the page. Tuning has a chart for each key."""
     charts: dict[str, figures.Chart] = {}
     if figures.grid_keys(table):
         charts["map"] = figures.grid(table)
@@ -124,13 +124,13 @@ def digits(value: float, count: int = 5) -> float:
 
 
 def thinned(values: Sequence[int], most: int) -> list[int]:
-    """Return at most ``most`` of the values, evenly spaced, the last one among them."""
+    """Return at most ``most`` of the values, evenly spaced and always with the last one."""
     return [*values[:: -max(1, math.ceil(len(values) / most))]][::-1]
 
 
 def curves(table: Table) -> Records:
-    """Return the mean, lowest and highest validation loss of each arm at each step, over the seeds that got
-    there."""
+    """Return each arm's mean, lowest and highest validation loss at each step, over the seeds that reached
+    the step."""
     records = []
     for title, runs in table.runs.items():
         by_step = defaultdict(list)
@@ -155,7 +155,7 @@ def ends(records: Records, shown: Sequence[str]) -> list[float]:
 
 def first_shown(table: Table) -> list[str]:
     """Return the arms that are picked when the page opens: a baseline, the best three, and the worst that is
-    no outlier."""
+    not an outlier."""
     ended = sorted((row.mean, short(row.title)) for row in table.rows if row.mean is not None)
     worst = [arm for mean, arm in ended if mean <= fence([mean for mean, _ in ended])[1]][-1:]
     baselines = [short(row.title) for row in table.rows if not row.baseline]
@@ -202,7 +202,7 @@ def trials(table: Table) -> Records:
 
 
 def ticks(low: float, high: float) -> list[float]:
-    """Return some four round numbers from ``low`` to ``high``."""
+    """Return about four round numbers from ``low`` to ``high``."""
     rough = (high - low) / 4
     power = 10.0 ** math.floor(math.log10(rough))
     step = next(each * power for each in (1, 2, 5, 10) if each * power >= rough)

@@ -1,7 +1,7 @@
 """Declare a study: conf/study/NAME.yaml and the command line become study.json, before the first run.
 
-Words whose key is in TYPED set the study. Every other word is an override of train.py for all runs; one with
-several values makes arms.
+A word whose key is in TYPED sets a key of the study. Every other word is an override of train.py for all
+runs; if it has several values, each value makes an arm.
 """
 
 import hashlib
@@ -44,11 +44,11 @@ MAY_DIFFER = {
     "torch",
     "declared_by",
     "words",
-}  # keys of study.json, if it is declared again
+}  # keys of study.json that may differ when the study is declared again
 
 
 class Asked(Checked):
-    """The keys of a study, from its file and the command line. Only a file has grid, also and runs."""
+    """The keys of a study, from its file and the command line. Only the file may set grid, also and runs."""
 
     study: str
     name: Text | None = None  # of the study's folder; null: the name of its file
@@ -58,18 +58,18 @@ class Asked(Checked):
     runs: str = ""  # overrides of all runs
     baseline: str = "norm=layernorm placement=pre"  # words of the baseline
     by: list[str] | str = Field([])  # each value of these keys has its own baseline
-    seeds: Count = 5  # on how many arms are compared
+    seeds: Count = 5  # number of seeds on which arms are compared
     tune: dict[str, Text] | None = None  # key -> range, as study/trials.py reads it
-    trials: Count = 16  # how many settings are tried
-    trial_seeds: Count = 2  # on how many the best of them are tried
+    trials: Count = 16  # number of settings that each arm tries
+    trial_seeds: Count = 2  # number of seeds on which the best settings are tried
     metric: Metric | None = None  # null: val/report_loss if tuned, else val/full_loss
     matters: Annotated[Float, Field(ge=0)] = 0.01  # nats: smaller differences do not matter
     verdicts: bool = True
-    # not in study.json: they may change when the study goes on
-    n_jobs: Count | None = None  # runs at once; null: one a GPU, or without GPUs one a core
+    # not in study.json: they may change when the study resumes
+    n_jobs: Count | None = None  # runs at once; null: one per GPU, or one per core without GPUs
     launcher: Literal["processes", "slurm"] = "processes"
     slurm: dict[str, Any] = Field({})  # options of conf/hydra/launcher/slurm.yaml
-    extend: bool = False  # train the further seeds, too
+    extend: bool = False  # also train the further seeds
 
     @property
     def folder(self) -> Path:
@@ -78,7 +78,8 @@ class Asked(Checked):
 
 TYPED = Asked.model_fields.keys() - {"grid", "also", "runs"}  # what a command line may set
 NOT_DECLARED = {"extend", "n_jobs", "launcher", "slurm"}
-LITERAL = {"study", "name", "studies_dir", "baseline"}  # not YAML: name=2026-11-29 is no date
+# not read as YAML: name=2026-11-29 is a text, not a date
+LITERAL = {"study", "name", "studies_dir", "baseline"}
 
 
 # ---------------------------------------------------------------------------------------------------
@@ -97,7 +98,7 @@ def read_words(words: Sequence[str]) -> tuple[Asked, Words, str | None]:
     for word in words:
         key, equals, value = word.partition("=")
         if word.startswith("-"):
-            raise ConfigError(f"{word}: ablate.py has no such option; --help lists what it has")
+            raise ConfigError(f"{word}: ablate.py has no such option; --help lists its options")
         if not equals and key[:1] != "~":
             raise ConfigError(f"{word}: has no value; write KEY=VALUE, such as norm=layernorm,rmsnorm")
         if key in TYPED:
@@ -112,8 +113,8 @@ def read_words(words: Sequence[str]) -> tuple[Asked, Words, str | None]:
             overrides.append(word)
     asked = checked(Asked, preset(typed.get("study"), config_dir) | typed)
     if "/" in (asked.name or ""):
-        raise ConfigError("name: is one word without /; studies_dir= says where the study is")
-    fixed = {key_of(word) for word in overrides}  # a typed value is not tuned
+        raise ConfigError("name: must not contain /; studies_dir= sets the folder of the study")
+    fixed = {key_of(word) for word in overrides}  # a key that the user sets is not tuned
     tune = {key: text for key, text in (asked.tune or {}).items() if key not in fixed}
     by = [asked.by] if isinstance(asked.by, str) else asked.by
     return asked.model_copy(update={"tune": tune, "by": by}), overrides, config_dir
@@ -129,7 +130,7 @@ def preset(study: str | None, config_dir: str | None) -> dict[str, Any]:
         raise ConfigError(no_such_choice("study", study, sorted(files)))
     content = yaml.safe_load(files[study].read_text(encoding="utf-8"))
     if not isinstance(content, dict):
-        raise ConfigError(f"{files[study]}: says nothing; write grid: or also:, as conf/study/norms.yaml")
+        raise ConfigError(f"{files[study]}: has no keys; write grid: or also:, as in conf/study/norms.yaml")
     return content
 
 
@@ -143,9 +144,8 @@ def read_yaml(key: str, text: str) -> Any:
 
 
 def words_and_arms(asked: Asked, typed: Words, parser: OverridesParser) -> tuple[Words, list[Words]]:
-    """Return the overrides of all runs, and those of each arm. If the words ask for other arms than the file,
-    by a key of its grid or by several values of a key of an arm, then the arms of ``also`` are left out.
-    Raises ConfigError."""
+    """Return the overrides of all runs, and the overrides of each arm. The arms of ``also`` are left out if
+    the user sets a key of the grid, or gives several values to a key of these arms. Raises ConfigError."""
 
     def read(words: Words) -> dict[str, Words]:
         return alternatives(parser.parse_overrides(words))
@@ -161,7 +161,7 @@ def words_and_arms(asked: Asked, typed: Words, parser: OverridesParser) -> tuple
         several = f"give several values, {fixed[0]}=a,b, to get an arm for each"
         raise ConfigError(f"{fixed[0]}: the study's arms set it; {several}")
     if tuned := {*(asked.tune or ())} & {*grid, *keys_of_also}:
-        raise ConfigError(f"tune: {min(tuned)} is what arms differ in; tune other keys")
+        raise ConfigError(f"tune: the arms differ in {min(tuned)}; tune other keys")
     axes = grid | {key: words for key, words in given.items() if key in grid}
     arms = [*itertools.product(*axes.values())] if axes else []
     arms += [tuple(word for words in arm.values() for word in words) for arm in also]
@@ -196,20 +196,20 @@ class ComposedArm:
         return group_name(self.config, self.precision, self.tokens)
 
     def other_settings(self) -> str:
-        """Return a digest of all settings of its runs but those of the model."""
+        """Return a digest of all settings of its runs except those of the model."""
         parts = identity(self.config, self.precision, self.tokens)
         names = parts.keys() - {"model", "norm", "placement", "source"}
         return digest({name: parts[name] for name in names})
 
 
 def composed_arms(overrides: Sequence[Words], configs: Sequence[RunConfig]) -> list[ComposedArm]:
-    """Return the arms with their titles and tokens. The tokens are prepared now if the cache lacks them. Arms
-    of the same title are one: they differ only in a default that one of them names."""
+    """Return the arms with their titles and tokens. Tokens that the cache lacks are prepared now. Arms with
+    the same title become one arm: they differ only in that one of them names a default."""
     labels = [config.label() for config in configs]
     known: dict[Any, str] = {}
     found: dict[str, ComposedArm] = {}
     for label, words, config in zip(labels, overrides, configs, strict=True):
-        # the title also has the overrides in which arms of the same label differ
+        # if arms have the same label, their titles also have the overrides in which they differ
         alike = [{*other} for name, other in zip(labels, overrides, strict=True) if name == label]
         shared = set.intersection(*alike) | {*label.split()}
         title = " ".join([label, *(word for word in words if word not in shared)])
@@ -236,8 +236,8 @@ def baseline_titles(asked: Asked, shared: Words, arms: Sequence[ComposedArm]) ->
 
 
 def try_arms(arms: Sequence[ComposedArm]) -> list[dict[str, Any]]:
-    """Build every arm once by training/try_arms.py, in a child, as this process does not import torch. Return
-    an answer for each. Raises ConfigError for an arm that cannot run."""
+    """Build every arm once with training/try_arms.py, and return an answer for each. A child process does
+    this, because this process does not import torch. Raises ConfigError for an arm that cannot run."""
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
     child = subprocess.run(
         [sys.executable, "-P", "-m", "training.try_arms"],
@@ -245,7 +245,7 @@ def try_arms(arms: Sequence[ComposedArm]) -> list[dict[str, Any]]:
         env=os.environ | {"PYTHONPATH": path},
         stdout=subprocess.PIPE,
         text=True,
-        process_group=0,  # so that Ctrl-C reaches this process alone, which ends the child
+        process_group=0,  # so that Ctrl-C reaches only this process, which then ends the child
     )
     if child.returncode:
         raise ConfigError(f"arms: building them failed with status {child.returncode}; train one to see why")
@@ -259,9 +259,10 @@ def try_arms(arms: Sequence[ComposedArm]) -> list[dict[str, Any]]:
 def same_models(
     arms: Sequence[ComposedArm], answers: Sequence[Mapping[str, Any]], asked: Asked, baselines: Words
 ) -> dict[str, str]:
-    """Return, for each arm that is the same as another one, the title of the arm that is kept: a baseline, or
-    else the first. Two arms are the same if they are the same model with the same other settings, or if their
-    runs have the same names, as when they differ in threads alone, which may change the last digits."""
+    """Return, for each arm that duplicates another one, the title of the arm that is kept: a baseline, or
+    otherwise the first. Two arms are duplicates if they are the same model with the same other settings, or
+    if their runs have the same names. The latter happens, for example, if the arms differ only in threads,
+    which may change the last digits."""
     kept: dict[Any, str] = {}
     same: dict[str, str] = {}
     pairs = sorted(zip(arms, answers, strict=True), key=lambda pair: pair[0].title not in baselines)
@@ -293,8 +294,8 @@ class Declared:
         return self.asked.folder
 
     def compared_names(self, choices: Mapping[str, Any], seeds: list[int]) -> dict[str, Words]:
-        """Return the names of each arm's runs on these seeds at its chosen settings, by title; none for an
-        arm without usable settings. ``choices``: the arms of chosen.json."""
+        """Return, by title, the names of each arm's runs on these seeds at its chosen settings. An arm
+        without usable settings has no runs. ``choices``: the arms of chosen.json."""
         return {
             title: [self.arms[title].run(choice["settings"], seed) for seed in seeds if not choice["reason"]]
             for title, choice in choices.items()
@@ -302,7 +303,8 @@ class Declared:
 
 
 def declare(words: Sequence[str], write: bool = True) -> Declared:
-    """Return the study that a command line declares. Write study.json; if it exists, it must be the same.
+    """Return the study that a command line declares. If study.json exists, it must declare the same study;
+    otherwise it is written, if ``write``.
 
     Raises:
         UserError: a word is wrong, an arm cannot run, or study.json declares another study.
@@ -334,8 +336,8 @@ def declare(words: Sequence[str], write: bool = True) -> Declared:
             write_once(file, study.model_dump(by_alias=True))
         old = read(asked.folder)
     if old and (change := difference(old, study)):
-        raise ConfigError(f"{asked.folder}: the study has {change}; give it a new name: name=…")
-    # words that change no run, such as wandb.mode=offline, may be others when the study goes on
+        raise ConfigError(f"{asked.folder}: was declared with {change}; give this study a new name: name=…")
+    # words that do not change a run, such as wandb.mode=offline, may differ when the study resumes
     study = (old or study).model_copy(update={"words": study.words})
     return Declared(study, asked, {arm.title: arm for arm in arms})
 
@@ -343,7 +345,7 @@ def declare(words: Sequence[str], write: bool = True) -> Declared:
 def study_of(
     asked: Asked, arms: Sequence[ComposedArm], same: Mapping[str, str], baselines: Words, **command: Any
 ) -> Study:
-    """Return the study of these arms, without those in ``same``, which are the same as others."""
+    """Return the study of these arms, without the duplicates in ``same``."""
     trials = draw(asked.tune, asked.trials) if asked.tune else []
     trial_seeds = [*range(asked.trial_seeds)] if trials else []
     seeds = own_seeds(asked.folder.name, 2 * asked.seeds, asked.trial_seeds)
@@ -384,8 +386,8 @@ def study_of(
 
 
 def own_seeds(name: str, count: int, first: int) -> list[int]:
-    """Return ``count`` seeds of a study's own, drawn by its name. They are at least ``first``, as those below
-    are the tuning seeds."""
+    """Return ``count`` seeds, drawn at random from the study's name. They are at least ``first``, because
+    smaller numbers are the tuning seeds."""
     return random.Random(hashlib.sha256(name.encode()).hexdigest()).sample(range(first, 2**31), count)
 
 
@@ -419,7 +421,8 @@ def difference(old: Study, new: Study) -> str | None:
 
 
 def job(study: Study, arm: Arm, settings: Settings, seed: int, name: str) -> Job:
-    """Return a run of an arm. Its precision is the study's: here, auto may become another one."""
+    """Return the job of an arm's run. Its precision is the study's, because auto may become another one
+    here."""
     words = [word for word in study.words if not (study.precision and word.startswith("precision="))]
     precision = [f"precision={study.precision}"] if study.precision else []
     values = [f"{key}={value}" for key, value in settings.items()]
@@ -427,8 +430,8 @@ def job(study: Study, arm: Arm, settings: Settings, seed: int, name: str) -> Job
 
 
 def trial_jobs(study: Study, which: Mapping[str, Sequence[int]] | None = None) -> list[Job]:
-    """Return the trials of every setting on the first tuning seed; with ``which``, numbers of settings by
-    title, the trials of these settings on the other tuning seeds."""
+    """Return the trials of every setting on the first tuning seed. If ``which`` is given (numbers of settings
+    by title), return the trials of these settings on the other tuning seeds."""
     seeds = [*enumerate(study.trial_seeds)]
     return [
         job(study, arm, study.trials[number], seed, arm.trials[number][i])

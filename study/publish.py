@@ -1,10 +1,10 @@
 """Write the runs of a study as two tables, small enough for a repository; read those of a published study.
 
-    runs.csv      a line a run, trials too: settings, state, losses at the end, leaks, costs, conditions
+    runs.csv      a line per run, also per trial: settings, state, losses at the end, leaks, costs, conditions
     curves.csv    val/loss by step
 
-They are beside study.json, which then names no folder of runs. Numbers have all their digits. A cell is empty
-if its value is unknown. A damaged table is refused as a whole.
+They are beside study.json. In a published study, study.json names no folder of runs. Numbers have all their
+digits. A cell is empty if its value is unknown. A damaged table is refused as a whole.
 """
 
 import csv
@@ -47,7 +47,7 @@ def read_runs_csv(folder: Path, metric: str) -> dict[str, RunResult]:
     def add_run(cells: dict[str, str]) -> None:
         run = run_of(cells, tuple(curves.get(cells["name"], ())))
         if run.name in runs:
-            raise ValueError("this run is there twice")
+            raise ValueError("this run is listed twice")
         if not run.diverged and not (metric in run.losses and run.curve):
             raise ValueError(f"it has no {metric}, or no curve")
         runs[run.name] = run
@@ -108,7 +108,7 @@ def public(study: Study) -> Study:
 
 
 def write_runs(out: Path, study: Study, chosen: Part, extended: Part, runs: Mapping[str, RunResult]) -> None:
-    """Write runs.csv and curves.csv: the runs of a study, trained here, that have ended."""
+    """Write runs.csv and curves.csv: the runs that have ended, of a study that was trained here."""
     ended = [(runs[name], about) for name, about in planned(study, chosen, extended) if name in runs]
     points = (
         {"name": run.name, "step": step, "val/loss": loss} for run, _ in ended for step, loss in run.curve

@@ -28,19 +28,19 @@ THAN = {"better": "than", "worse": "than", "equivalent": "to"}
 RECONSTRUCTED = (
     "The runs are older than study.json, which was reconstructed from the plan that they recorded."
 )
-BEING_DOUBLED = "The seeds are being doubled: there are verdicts when all runs have ended."
+BEING_DOUBLED = "The seeds are being doubled: verdicts follow when all runs have ended."
 DOUBLED = (
-    "The seeds were doubled, and every arm was judged anew at a stricter level: one that had a verdict may "
-    "be open again."
+    "The seeds were doubled, and every arm was judged anew at a stricter level: an arm that had a verdict "
+    "may be open again."
 )
 LEAKS = (
-    "LEAKS in training: there, logits depend on later tokens or other rows. Losses are measured in "
-    "evaluation, where they do not, so the verdict holds."
+    "LEAKS in training: in training mode, logits depend on later tokens or other rows of the batch. Losses "
+    "are measured in evaluation mode, where logits do not, so the verdict holds."
 )
 COLLAPSED = "Collapsed: a seed that ended no better than guessing each token by its frequency."
 TUNED = (
     "A verdict is about the chosen settings. Half the trials: how much higher the best trial's loss would "
-    "be, on average, with half as many trials. Another draw may change as much."
+    "be, on average, with half as many trials. Drawing other settings may change the loss as much."
 )
 NOT_TUNED = (
     "No arm was tuned: a verdict holds for the given settings. At each arm's own best settings the order "
@@ -110,7 +110,7 @@ def trials_of(study: Study, arm: Arm, runs: Mapping[str, RunResult]) -> list[Tri
 
 
 def conclusion(study: Study, table: Sequence[Row]) -> str:
-    """Return the sentence that comes first."""
+    """Return the sentence above the table."""
     compared = [row for row in table if row.baseline]
     bases = sorted({row.baseline for row in compared if row.baseline})
     base = short(bases[0]) if len(bases) == 1 else f"their baselines (by {', '.join(study.by)})"
@@ -118,7 +118,7 @@ def conclusion(study: Study, table: Sequence[Row]) -> str:
     if not compared:
         return "No arm is compared with another one."
     if not study.verdicts:
-        return f"{arms} beside {base}; the study was declared to give no verdicts."
+        return f"{arms} compared with {base}; the study was declared to give no verdicts."
     counts = Counter(row.outcome for row in compared)
     named = next((outcome for outcome in THAN if counts[outcome]), "")  # the phrase that names the baseline
     phrases = [
@@ -149,8 +149,8 @@ def notes(study: Study, table: Sequence[Row], extended: bool) -> list[str]:
 
 
 def more_seeds(study: Study, table: Sequence[Row], extended: bool) -> tuple[str, str] | None:
-    """Return a sentence and a command for the open arm that needs the fewest seeds; None if there is no open
-    arm, or if MOST_SEEDS would not decide one."""
+    """Return a sentence and a command for the open arm that needs the fewest seeds; None if MOST_SEEDS would
+    decide no open arm."""
     needing = [(row.seeds_needed, row.title, row) for row in table if row.seeds_needed]
     if not needing:
         return None

@@ -14,9 +14,9 @@ from training.run_folder import REPORT, SELECT, has_ended, leaking_losses, read_
 
 LARGEST = 3.5e38  # the largest number of fp32: no loss of a run is larger
 LOSSES = ("val/full_loss", REPORT, SELECT, "val/bpb")  # at the end of a run
-NOT_FINITE = ("NaN", "Infinity", "-Infinity")  # as training writes such numbers
-MOST_VALUES = 6  # that a warning names of a condition
-MODES = {"train/loss": "training", "val/loss": "evaluation"}  # in which mode a loss is measured
+NOT_FINITE = ("NaN", "Infinity", "-Infinity")  # how training writes such numbers
+MOST_VALUES = 6  # most values of a condition that a warning names
+MODES = {"train/loss": "training", "val/loss": "evaluation"}  # the mode in which each loss is measured
 
 Count = Annotated[int, Field(ge=0, le=2**53)]
 Number = Annotated[float, Field(ge=-LARGEST, le=LARGEST)]
@@ -25,14 +25,14 @@ Curve = tuple[tuple[Count, Number], ...]  # step, val/loss
 
 @dataclass(frozen=True, config=ConfigDict(strict=True))
 class RunResult:
-    """A run that has ended. Raises ValidationError, a ValueError, if a value has another type.
+    """A run that has ended. Raises ValidationError, a ValueError, if a value has the wrong type.
 
     Attributes:
         folder: None if it is a published run.
-        losses: at its end, LOSSES and the metric that was asked for; none if it diverged.
-        leaks: modes in which logits depend on later tokens or other rows; and "not tested".
+        losses: LOSSES and the requested metric at the end; {} if the run diverged.
+        leaks: modes in which logits depend on later tokens or other rows of the batch; and "not tested".
         tokens_per_s: median. memory: peak, bytes.
-        conditions: what may change its numbers, beside its settings.
+        conditions: what may change its numbers, apart from its settings.
     """
 
     name: Annotated[str, Field(min_length=1)]
@@ -93,14 +93,15 @@ def read_run(folder: Path, metric: str) -> RunResult:
 
 
 def final_losses(rows: list[dict[str, Any]], status: dict[str, Any], metric: str) -> dict[str, Any]:
-    """Return LOSSES at the end of a run, and the last value of the metric if it is another one; {} if the run
-    diverged. Raises ValueError if the two files do not agree, or if there is no such metric."""
+    """Return LOSSES at the end of a run, and the last value of ``metric`` if LOSSES lacks it; {} if the run
+    diverged. Raises ValueError if status.json and metrics.jsonl disagree, or if the run has no such
+    metric."""
     if status.get("state") == "diverged":
         return {}
     end = rows[-1] if rows else {}
     final, measured = status.get("final"), end.get("val/full_loss")
     if final != measured or "val/loss" not in end:
-        raise ValueError(f"status.json says {final}, metrics.jsonl {measured}: one was changed")
+        raise ValueError(f"status.json says {final}, but metrics.jsonl says {measured}: one was changed")
     losses = {name: end[name] for name in LOSSES if end.get(name) is not None}
     if metric not in losses:
         values = [row[metric] for row in rows if row.get(metric) is not None]
@@ -137,7 +138,8 @@ def values_of_conditions(runs: Collection[RunResult]) -> dict[str, list[str]]:
 
 
 def differing(runs: Collection[RunResult]) -> list[str]:
-    """Return the conditions that differ between runs, as ``threads (1, 2)``; of many values, the first."""
+    """Return the conditions that differ between runs, such as ``threads (1, 2)``. Of many values, only the
+    first are named."""
     return [
         f"{key} ({', '.join([*values[:MOST_VALUES], *['…'] * (len(values) > MOST_VALUES)])})"
         for key, values in values_of_conditions(runs).items()

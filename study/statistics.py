@@ -19,9 +19,9 @@ from study.runs import Curve, RunResult
 
 Floats = NDArray[np.float64]
 Outcome = str  # better, worse, equivalent or open
-FIRST, EXTENDED = 0.04, 0.01  # a study's chance of a false verdict: by its first seeds, and once extended
-MIN_PAIRS, MOST_SEEDS = 3, 1000  # of a verdict; of seeds_needed
-NO_BASELINE = "no baseline"  # the reason of loose runs that are compared with none
+FIRST, EXTENDED = 0.04, 0.01  # a study's chance of a false verdict: on its first seeds; once extended
+MIN_PAIRS, MOST_SEEDS = 3, 1000  # fewest pairs for a verdict; most seeds that seeds_needed tries
+NO_BASELINE = "no baseline"  # Row.reason of loose runs without a baseline
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,22 +30,22 @@ class Row:
 
     Attributes:
         keys: the arm's overrides, by key.
-        baseline: title of the arm that it is compared with. None: it is a baseline itself; or, if the reason
-            is NO_BASELINE, it is compared with none.
-        seeds: all that were declared.
+        baseline: title of the arm that this one is compared with. None: this arm is a baseline, or, if the
+            reason is NO_BASELINE, has none.
+        seeds: all declared seeds.
         losses: by seed, of the runs that have ended; None: the run diverged.
         mean: of the losses; None if a seed diverged.
         difference: mean of the differences from the baseline, paired by seed.
         low, high: the interval of the difference. In a study that gives verdicts, an arm without a verdict
-            has none. Of loose runs it is a plain 95 % interval.
-        reason: why there is no outcome; of a baseline, why the arms that are compared with it have none.
-        leaks: the modes, "training" or "evaluation", in which logits depend on later tokens or other rows;
-            and "not tested".
-        diverged, collapsed: numbers of seeds.
+            has no interval. For loose runs, it is a plain 95 % interval.
+        reason: why the arm has no outcome; for a baseline, why the arms compared with it have no outcome.
+        leaks: the modes, "training" or "evaluation", in which logits depend on later tokens or other rows of
+            the batch; and "not tested".
+        diverged, collapsed: the number of seeds that did.
         settings, half_the_trials, edges: as in chosen.json.
         tokens_per_s: median over runs. memory: largest peak, bytes. bpb: mean bits per byte.
-        steps_to_baseline: mean steps until val/loss is as low as the baseline's at its end; None if a seed
-            does not get there.
+        steps_to_baseline: mean number of steps until val/loss reaches the baseline's final val/loss; None if
+            a seed never reaches it.
         seeds_needed: how many seeds of a new study would decide an open arm, if its difference stays as it
             is; None: more than MOST_SEEDS.
     """
@@ -81,8 +81,8 @@ class Row:
 
 
 def half_width(deviation: ArrayLike, n: ArrayLike, comparisons: int, share: float) -> Floats:
-    """Return half the width of the two-sided t interval at 1 − share/comparisons, of the mean of ``n``
-    differences."""
+    """Return half the width of the two-sided t interval for the mean of ``n`` differences, at the level 1 −
+    share/comparisons."""
     n = np.asarray(n)
     return np.asarray(t.ppf(1 - share / (2 * comparisons), n - 1) * deviation / np.sqrt(n))
 
@@ -90,12 +90,13 @@ def half_width(deviation: ArrayLike, n: ArrayLike, comparisons: int, share: floa
 def judge(
     arm: ArrayLike, baseline: ArrayLike, comparisons: int, matters: float, share: float = FIRST
 ) -> tuple[Floats, Floats, Floats, NDArray[np.str_]]:
-    """Return difference, low, high and outcome, each (...), of losses paired by seed, (..., n).
+    """Judge losses of shape (..., n), paired by seed. Return difference, low, high and outcome, each of shape
+    (...).
 
     Args:
-        comparisons: how many the study makes; they share its chance of a false verdict.
-        matters: nats. An arm whose interval lies within ±matters is equivalent; with 0 none is.
-        share: FIRST; EXTENDED for all seeds of an extended study.
+        comparisons: how many comparisons the study makes; they share its chance of a false verdict.
+        matters: nats. An arm whose interval lies within ±matters is equivalent; with 0, no arm is.
+        share: FIRST, or EXTENDED to judge all seeds of an extended study.
     """
     d = np.asarray(arm, np.float64) - np.asarray(baseline, np.float64)
     difference, half = d.mean(-1), half_width(d.std(-1, ddof=1), d.shape[-1], comparisons, share)
@@ -120,8 +121,8 @@ def seeds_needed(differences: Floats, comparisons: int, matters: float, share: f
 def results_of(
     study: Study, chosen: Part, extended: Part, runs: Mapping[str, RunResult]
 ) -> dict[str, dict[int, RunResult]]:
-    """Return the compared runs that have ended, by title and seed. ``runs``: those that have ended, by name.
-    An arm without usable settings has none."""
+    """Return the compared runs that have ended, by title and seed. ``runs``: all runs that have ended, by
+    name. An arm without usable settings has no compared runs."""
     seeds = seeds_of(study, extended)
     named = {arm.title: compared_runs(arm.title, chosen, extended) for arm in study.arms}
     return {
@@ -170,13 +171,13 @@ def rows(
 def flaw(
     study: Study, choice: Mapping[str, Any], own: Mapping[int, RunResult], seeds: Sequence[int]
 ) -> str | None:
-    """Return why an arm's own runs allow no verdict; None if they do."""
+    """Return why an arm's own runs allow no verdict; None if they allow one."""
     written, runs = datetime.fromisoformat(study.written), own.values()
     is_judged = study.verdicts and study.declared != "reconstructed"
     flaws = [
         (choice.get("reason"), choice.get("reason")),
         ("a seed diverged", any(run.diverged for run in runs)),
-        # losses are measured in evaluation: a leak in training is only marked
+        # losses are measured in evaluation mode, so a leak in training mode is only marked
         ("it leaks", any("evaluation" in run.leaks for run in runs)),
         ("causality not tested", any("not tested" in run.leaks for run in runs)),
         ("began before the study", is_judged and any(run.began < written for run in runs)),
@@ -190,9 +191,9 @@ def flaw(
 def compared(
     pairs: Sequence[tuple[RunResult, RunResult]], reason: str | None, study: Study, share: float
 ) -> dict[str, Any]:
-    """Return the part of a row that compares an arm with its baseline. ``pairs``: their runs of the same
-    seeds. ``reason``: why there is no verdict; then there is no interval, unless no arm of the study gets
-    verdicts."""
+    """Return the part of a row that compares an arm with its baseline. ``pairs``: their runs on the same
+    seeds. ``reason``: why the arm has no verdict. An arm with a reason has no interval, except in a study
+    that gives no verdicts."""
     if not pairs or any(run.diverged for pair in pairs for run in pair):
         return {}
     arm, baseline = np.array([[run.losses[study.metric] for run in pair] for pair in pairs]).T
@@ -209,7 +210,7 @@ def compared(
 
 
 def observed(runs: Mapping[int, RunResult], metric: str) -> dict[str, Any]:
-    """Return the part of a row that describes an arm's own runs, which are given by seed."""
+    """Return the part of a row that describes an arm's own runs. ``runs``: by seed."""
     own = runs.values()
     losses = {seed: run.losses.get(metric) for seed, run in runs.items()}
     speeds = [run.tokens_per_s for run in own if run.tokens_per_s]
@@ -226,9 +227,9 @@ def observed(runs: Mapping[int, RunResult], metric: str) -> dict[str, Any]:
 
 
 def has_two_parts(losses: Sequence[float]) -> bool:
-    """Return whether losses, at least five, fall into two groups: whether the largest gap between neighbours
-    is more than the 99.95 % point of Student's t times the standard deviation within the two sides of the
-    gap. Of normal samples, at most 1.5 % do."""
+    """Return whether five or more losses fall into two groups. They do if the largest gap between neighbours
+    exceeds a multiple of the pooled standard deviation on the two sides of the gap. The factor is the 99.95 %
+    quantile of Student's t. At most 1.5 % of normal samples fall into two groups."""
     if len(losses) < 5:
         return False
     ordered = np.sort(losses)
@@ -240,13 +241,13 @@ def has_two_parts(losses: Sequence[float]) -> bool:
 
 
 def steps_to_end(pairs: Iterable[tuple[RunResult, RunResult]]) -> float | None:
-    """Return the mean steps until val/loss is as low as the baseline's at its end."""
+    """Return the mean number of steps until val/loss reaches the baseline's final val/loss."""
     return average(steps_to(base.curve[-1][1], run.curve) for run, base in pairs)
 
 
 def steps_to(goal: float, curve: Curve) -> float | None:
     """Return the first step at which val/loss is at most ``goal``, interpolated between evaluations; None if
-    there is none."""
+    it never is."""
     for (before, above), (step, loss) in pairwise([curve[0], *curve]):
         if loss <= goal:
             return step - (goal - loss) / (above - loss) * (step - before) if above > loss else float(step)

@@ -30,7 +30,7 @@ COSTS = ("bits/byte", "memory", "tokens/s", "steps to baseline")
 SPARE = ("settings", *COSTS, "seeds to decide", "half the trials")
 # reasons that are said more precisely elsewhere in the row or in the conclusion
 SAID_OTHERWISE = ("a seed diverged", "it leaks", "causality not tested", "no verdicts in this study")
-WRAPPED = {"arm": 18, "verdict": 14, "remarks": 14}  # the least characters of columns that may be wrapped
+WRAPPED = {"arm": 18, "verdict": 14, "remarks": 14}  # minimum widths of the columns that may be wrapped
 
 Cells = dict[str, str]  # by column
 Trial = tuple[Settings, float | None]  # with the loss on the first tuning seed; None: it diverged
@@ -43,7 +43,7 @@ class Table:
     Attributes:
         name: of the study, or the folders of the loose runs.
         conclusion: the sentence that comes first. caption: what the numbers are.
-        notes: sentences below the table. warnings: a line each.
+        notes: sentences below the table. warnings: one line each.
         advice: a sentence that says what to do next, and the command.
         runs: those that have ended, by title of the row and by seed.
         trials: the settings that were tried, by title of the row.
@@ -144,7 +144,7 @@ def filled(table: Table) -> list[Cells]:
 
 
 def terminal() -> Console:
-    """Return the terminal; for a file or a pipe, one of 200 columns."""
+    """Return the terminal; if the output goes to a file or a pipe, a console of 200 columns."""
     return Console(highlight=False, width=None if sys.stdout.isatty() else 200)
 
 
@@ -157,12 +157,12 @@ def print_rows(table: Table, console: Console) -> None:
         if column in grid[0]:
             left_out.append(column)
             grid = [{key: text for key, text in row.items() if key != column} for row in grid]
-    has_room = width(grid) <= console.width  # or else wrap differences, too
+    has_room = width(grid) <= console.width  # otherwise, differences are wrapped, too
     drawn = RichTable(box=box.SIMPLE_HEAD, pad_edge=False)
     for column in grid[0]:
         is_text = column in (*WRAPPED, "settings")
         drawn.add_column(
-            Text(column),  # rich would take [low, high] in a str for markup
+            Text(column),  # in a str, rich would read [low, high] as markup
             justify="left" if is_text else "right",
             no_wrap=not is_text and (has_room or column in ("loss", "mean")),
             overflow="fold",
@@ -186,7 +186,7 @@ def print_rows(table: Table, console: Console) -> None:
 
 
 def width(grid: Sequence[Cells]) -> int:
-    """Return the least width of a table whose arms and verdicts are wrapped."""
+    """Return the minimum width of a table whose arms and verdicts are wrapped."""
     widths = {column: max(len(column), *(len(row[column]) for row in grid)) for column in grid[0]}
     return sum(WRAPPED.get(column, wide) for column, wide in widths.items()) + 3 * len(widths)
 
@@ -240,8 +240,8 @@ def candidate(table: Table, arm: str) -> tuple[int, str]:
     """Return the exit status for an arm, and a line that says why.
 
     Args:
-        arm: its title, in full or as in the table, or values of keys, ``norm=rmsnorm,placement=pre``, which
-            name the arm with the fewest keys among those that have these values.
+        arm: its title, in full or as in the table; or values of keys, such as ``norm=rmsnorm,placement=pre``.
+            Of the arms with these values, the one with the fewest keys is meant.
     """
     compared = [row for row in table.rows if row.baseline]
     arms = table.study.arms if table.study else []
@@ -253,7 +253,7 @@ def candidate(table: Table, arm: str) -> tuple[int, str]:
     fewest = [row for row in found if len(row.keys) == min(len(other.keys) for other in found)]
     if len(fewest) != 1:
         titles = ", ".join(short(row.title) for row in compared)
-        fits = "several arms" if fewest else "no arm beside a baseline"
+        fits = "several arms" if fewest else "no arm other than a baseline"
         raise ConfigError(f"candidate: {arm} fits {fits}; name one of: {titles}")
     [row] = fewest
     status = EXIT.get(row.outcome or "", UNFIT)

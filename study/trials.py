@@ -53,8 +53,8 @@ def value_at(key: str, text: str, u: float) -> Any:
 
 
 def replaced(config: RunConfig, settings: Settings, seed: int) -> RunConfig:
-    """Return the config with these settings and this seed. Raises ConfigError if a key is unknown, or a group
-    such as optim."""
+    """Return the config with these settings and this seed. Raises ConfigError if a key is unknown, or is a
+    group such as optim."""
     plain = config.model_dump(by_alias=True) | {"seed": seed}
     for key, value in settings.items():
         *path, last = key.split(".")
@@ -79,7 +79,7 @@ AS_GIVEN = dict.fromkeys(("trial", "loss", "half_the_trials", "reason")) | {"set
 
 
 def select_loss(folder: Path) -> float | None:
-    """Return the loss of a trial by which settings are chosen; None if it diverged. Raises ConfigError."""
+    """Return a trial's loss, by which settings are chosen; None if the trial diverged. Raises ConfigError."""
     if read_status(folder)["state"] == "diverged":
         return None
     if SELECT not in (row := last_row(folder / "metrics.jsonl")):
@@ -88,7 +88,7 @@ def select_loss(folder: Path) -> float | None:
 
 
 def rank(losses: Losses) -> tuple[int, float]:
-    """Return what settings are sorted by: how many of their trials diverged, then the mean of the others."""
+    """Return the sort key of a setting: how many of its trials diverged, then the mean loss of the others."""
     finished = [loss for loss in losses if loss is not None]
     return len(losses) - len(finished), fmean(finished) if finished else math.inf
 
@@ -105,7 +105,7 @@ def choice(tried: Sequence[Settings], first: Losses, losses: Mapping[int, Losses
 
     Args:
         tried: all settings. first: the loss of each on the first tuning seed.
-        losses: those on all tuning seeds, of the best quarter of the settings by number.
+        losses: for each setting of the best quarter, by its number, the losses on all tuning seeds.
     """
     number = min(losses, key=lambda number: (*rank(losses[number]), number))
     mean = rank(losses[number])[1]
@@ -122,8 +122,8 @@ def choice(tried: Sequence[Settings], first: Losses, losses: Mapping[int, Losses
 
 
 def edges(chosen: Settings, tried: Sequence[Settings]) -> list[str]:
-    """Return the keys whose chosen number is the largest or the smallest that was tried: a better one may be
-    outside of the range."""
+    """Return the keys whose chosen number is the largest or the smallest that was tried: a better value may
+    lie outside the range."""
     numeric = [key for key, value in chosen.items() if type(value) in (int, float)]  # not bool
     return [key for key in numeric if chosen[key] in (f(each[key] for each in tried) for f in (min, max))]
 
@@ -135,6 +135,6 @@ def half_the_trials(first: Losses) -> float | None:
     finished = sorted(loss for loss in first if loss is not None)
     if half == 0 or n - len(finished) >= half:
         return None
-    # the i-th best is the best of its half if the others, half - 1, are among the n - 1 - i that are worse
+    # the i-th best leads its half if the half - 1 others of the half are among the n - 1 - i worse ones
     shares = [math.comb(n - 1 - i, half - 1) / math.comb(n, half) for i in range(len(finished))]
     return sum(share * loss for share, loss in zip(shares, finished, strict=True)) - finished[0]

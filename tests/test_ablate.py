@@ -54,7 +54,7 @@ def test_a_tuned_study_from_the_words_to_the_table(succeed, command, text_file, 
     check_refused(command("ablate.py", *words), "has settings that were not tried")
     other = command("ablate.py", *words, "train.steps=4")
     assert other.returncode == 1
-    assert other.stderr.startswith("error: studies/norms: the study has another train.steps")
+    assert other.stderr.startswith("error: studies/norms: was declared with another train.steps")
 
 
 @pytest.mark.slow
@@ -104,7 +104,9 @@ def test_an_edited_norm_is_another_study_and_a_broken_one_is_named_before_the_fi
     write_norm(tmp_path, "own", OWN.replace("LayerNorm(n)", "LayerNorm(n, eps=1e-3)"))
     for remembered in (identity.source, identity.parsed):
         remembered.cache_clear()
-    with pytest.raises(ConfigError, match="studies/norms: the study has another norm=own placement=pre: its"):
+    with pytest.raises(
+        ConfigError, match="studies/norms: was declared with another norm=own placement=pre: its"
+    ):
         declare("norm=layernorm,own", "placement=pre")
 
 

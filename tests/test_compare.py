@@ -113,7 +113,7 @@ REFUSALS = {
     "runs --baseline foo.bar=3": "--baseline: no group has foo.bar=3",
     "runs --out file": "file",
     f"runs {STUDY}": f"{STUDY}: is a study; name it alone",
-    "studies": f"studies: it has no runs, but studies; name one of them: {STUDY}",
+    "studies": f"studies: it has studies, but no loose runs; name one of the studies: {STUDY}",
     f"{STUDY} --where norm=none": OF_A_STUDY,
     f"{STUDY} --metric val/loss": OF_A_STUDY,
 }
@@ -154,5 +154,5 @@ def test_a_study_whose_runs_are_elsewhere_and_a_full_disk_leave_the_old_page(mai
     assert len([*study.iterdir()]) == 3
     monkeypatch.chdir(study)
     done = subprocess.CompletedProcess([], *main("."))
-    check_refused(done, "its runs are in runs, and there is no such folder here; start compare.py where")
+    check_refused(done, "its runs are in runs, which does not exist here; start compare.py where")
     assert (study / "index.html").read_text() == page.OURS

@@ -76,7 +76,7 @@ def test_the_defaults_sweep_too(succeed, text_file, tmp_path):
     small = [word for word in TRAIN if not word.startswith(("precision", "device", "train.threads"))]
     words = ("norm=none,layernorm", "experiment=finding", "wandb.mode=disabled", "train.threads=2,1")
     done = succeed("train.py", "-m", *small, *words)
-    assert "2 of 4 jobs repeat a run: they differ in what changes no run" in done.stdout
+    assert "2 of 4 jobs repeat a run: they differ only in settings that do not change a run" in done.stdout
     assert "2 runs: 2 to do" in done.stdout
     folders = run_folders(tmp_path)
     assert [read_json(folder / "environment.json")["threads"] for folder in folders] == [1, 1]

@@ -227,7 +227,7 @@ def test_runs_of_other_data_context_or_length_are_compared_only_if_told(tmp_path
         runs = tmp_path / name
         write(runs, BASE)
         write(runs, OTHER, tokens="e" * 64) if word == "tokens" else write(runs, f"{OTHER} {word}")
-        with pytest.raises(ConfigError, match=f"^{name}: differs .* by --where {name}=.*, or add --mixed"):
+        with pytest.raises(ConfigError, match=f"^{name}: differs .* with --where {name}=.*, or add --mixed"):
             table(runs)
         assert {row.reason for row in table(runs, mixed=True).rows} == {None, "no baseline"}
         assert len(table(runs, where=["norm=rmsnorm"]).rows) == 1

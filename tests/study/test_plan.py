@@ -139,7 +139,7 @@ def test_the_same_words_go_on_and_others_are_refused(study, tmp_path):
         ("seeds=6", "other values of seeds"),
     ):
         with pytest.raises(
-            ConfigError, match=f"^studies/own: the study has {what}; give it a new name: name="
+            ConfigError, match=f"^studies/own: was declared with {what}; give this study a new name: name="
         ):
             study(word)
     assert (tmp_path / "studies" / "own" / "study.json").read_text() == text
@@ -171,10 +171,10 @@ MISTAKES = {
     "study=norms by=optim norm=layernorm placement=pre": "by: arms do not differ in optim; choose from norm",
     "study=norms --seeds 4": "--seeds: write seeds=4",
     "study=norms optim.learning_rate=interval(1,2)": "optim.learning_rate: an interval has no list",
-    "study=norms name=a/b": "name: is one word without /",
+    "study=norms name=a/b": "name: must not contain /",
     "study=norms tune={a": "tune: '{a' cannot be read as YAML: expected ',' or '}'",
     "study=cs336_layer_norm optim.learning_rate=3e-3": "optim.learning_rate: the study's arms set it; give",
-    "study=cs336_layer_norm 'tune={optim.learning_rate: log 1 2}'": "tune: optim.learning_rate is what arms",
+    "study=cs336_layer_norm 'tune={optim.learning_rate: log 1 2}'": "tune: the arms differ in optim",
     "study=norms norm=layernorm placement=pre \"tune={optim.init: ''}\"": "tune.optim.init: has no",
 }
 
@@ -183,7 +183,7 @@ def test_a_mistake_is_one_line(study):
     for words, message in MISTAKES.items():
         with pytest.raises(ConfigError, match=f"^{re.escape(message)}"):
             declare(shlex.split(words))
-    with pytest.raises(ConfigError, match=r"own\.yaml: says nothing; write grid: or also:"):
+    with pytest.raises(ConfigError, match=r"own\.yaml: has no keys; write grid: or also:"):
         study(preset=["norm=layernorm"])
     with pytest.raises(ConfigError, match="^tune: train.eval_every: no run depends on one of these"):
         study("tune={train.eval_every: 2 3}", "trials=2")
@@ -208,5 +208,5 @@ def test_on_a_cluster_the_precision_must_be_known(study, monkeypatch):
     small = [word for word in TRAIN if not word.startswith("precision=")]
     monkeypatch.setattr("tests.study.test_plan.TRAIN", small)
     assert study("launcher=slurm", preset=preset).precision == "fp32"
-    with pytest.raises(ConfigError, match="^precision: auto may mean another one on the machines"):
+    with pytest.raises(ConfigError, match="^precision: auto may become another precision on the cluster"):
         study("launcher=slurm", "precision=auto", "name=x", preset=preset)

@@ -208,9 +208,9 @@ def test_what_slurm_cannot_do_is_one_error_line(command, text_file, tmp_path):
     nowhere = command("train.py", *sweep, PATH=str(tmp_path))
     check_refused(nowhere, "error: launcher: slurm: sbatch is not found; start this on a machine")
     check_refused(
-        command("train.py", *sweep, "precision=auto"), "error: precision: auto may mean another one"
+        command("train.py", *sweep, "precision=auto"), "error: precision: auto may become another precision"
     )
-    check_refused(command("train.py", *sweep, "fresh=true"), "error: fresh: a requeued run would begin anew")
+    check_refused(command("train.py", *sweep, "fresh=true"), "error: fresh: a requeued run would start over")
     (tmp_path / "sitecustomize.py").write_text("import sys\n\nsys.modules['submitit'] = None\n")
     without = from_scratch("train.py", *sweep, cwd=tmp_path, PYTHONPATH=str(tmp_path))
     check_refused(without, "error: submitit: cannot be imported", "pip install -r requirements-slurm.txt")
