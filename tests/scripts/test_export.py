@@ -99,7 +99,7 @@ def test_any_other_model_is_exported_for_sampling_and_for_init_from(tmp_path):
 
 def test_a_strangers_export_names_no_class_of_others(tmp_path):
     settings = configured().model_dump(by_alias=True)
-    for target, words in (("os.path.join", "names the class os.path.join"), ("${oc.env:HOME}", "have a ${")):
+    for target, words in (("os.path.join", "names the class os.path.join"), ("${oc.env:HOME}", "contain ${")):
         settings["norm"]["_target_"] = target
         meta = {"config": settings, "tokenizer": {"kind": "char", "chars": "ab"}}
         (folder := tmp_path / str(len(target))).mkdir()
