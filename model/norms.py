@@ -233,8 +233,8 @@ class DynamicErf(Affine):
     """y = erf(α·x + s) · weight + bias, with learned α and s (Chen et al. 2025, arXiv 2512.10938, Derf).
 
     DynamicTanh with another curve and a learned shift. The paper initialises α to 0.5. Its patch for language
-    models, at GPT-2's width, initialises α to 1 and adds a learned embedding scale that begins at √C. Here
-    wider models take DyT's α.
+    models, at GPT-2's width, initialises α to 1 and adds a learned embedding scale that begins at √C. In
+    this code, wider models use the α that DyT's paper recommends.
 
     Args:
         channels: C, the size of the input's last dimension.

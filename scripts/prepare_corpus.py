@@ -114,7 +114,7 @@ def pieces(files: list[Path], field: str, length: int) -> Iterator[Piece]:
 
 
 def read_rows(file: Path, field: str) -> Iterator[Any]:
-    """Yield the lines of a text, or ``field`` of each document of another file."""
+    """Yield the lines of a text file; of any other file, ``field`` of each document."""
     import pyarrow
     from pyarrow.parquet import ParquetFile
 

@@ -290,8 +290,8 @@ def title_of(keys: Mapping[str, str]) -> str:
 
 
 def distinguishing(configs: Sequence[Keys]) -> list[Keys]:
-    """Return, for each config, its norm, its placement, and the keys of a run's identity in which configs
-    differ. An option of a norm or placement counts only if it differs between configs of the same norm or
+    """Return each config's norm, placement, and values of the identity's keys in which the configs differ.
+    An option of a norm or placement counts only if it differs between configs of the same norm or
     placement. It does not count if it is a copy of the model's option of that name, as norm.bias is."""
     keys = [key for key in dict.fromkeys(chain(*configs)) if key not in BASELINE and is_of_identity(key)]
     values: dict[tuple[str, str], set[str]] = {}

@@ -362,7 +362,9 @@ def study_of(
         if arm.title not in same
     ]
     if any(len({names[0] for names in arm.trials}) < len(trials) for arm in declared):
-        raise ConfigError(f"tune: {' '.join(asked.tune or ())}: no run depends on one of these; leave it out")
+        raise ConfigError(
+            f"tune: {' '.join(asked.tune or ())}: one of these keys changes no run; leave it out"
+        )
     return Study(
         schema_=1,
         name=asked.folder.name,

@@ -1,4 +1,4 @@
-"""Show the table of a comparison: in a terminal of any width, in Markdown, as JSON, and as an exit status.
+"""Show the table of a comparison in a terminal, as Markdown or as JSON; give its exit status.
 
 The conclusion comes first, then the rows, what a verdict means, the warnings, and at most one command.
 """

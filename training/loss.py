@@ -35,7 +35,7 @@ def cross_entropy(net: Net, idx: Tensor, targets: Tensor) -> Tensor:
 
     More than AT_ONCE logits are converted to fp32 part by part, and each part again in the backward, because
     the fp32 copies need more memory than all the rest. In bf16, with 12 · 1,024 tokens and GPT-2's 50,257
-    logits for each, this takes 3.1 GB in place of 7.3.
+    logits for each, this takes 3.1 GB instead of 7.3 GB.
     """
     logits, targets = net(idx).flatten(0, 1), targets.flatten()  # (N, V), (N,)
     if logits.numel() <= AT_ONCE or torch.compiler.is_compiling():  # compiled code copies nothing
@@ -106,7 +106,7 @@ class Evaluator:
         return evaluate(self.model, self.loss.of_batch, rounds, self.ranks)
 
     def on_batch_statistics(self) -> float:
-        """Return the mean loss when the modules ``running_norms`` normalize by their batch. Each rank
+        """Return the mean loss if the modules in ``running_norms`` use batch statistics. Each rank
         evaluates its share of every micro-batch, and the ranks' mean losses are averaged. As in training, the
         norm decides whether it uses the statistics of the share or of the whole micro-batch."""
         share = self.ranks.share(self.batches.micro_rows)

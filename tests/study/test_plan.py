@@ -185,7 +185,7 @@ def test_a_mistake_is_one_line(study):
             declare(shlex.split(words))
     with pytest.raises(ConfigError, match=r"own\.yaml: has no keys; write grid: or also:"):
         study(preset=["norm=layernorm"])
-    with pytest.raises(ConfigError, match="^tune: train.eval_every: no run depends on one of these"):
+    with pytest.raises(ConfigError, match="^tune: train.eval_every: one of these keys changes no run"):
         study("tune={train.eval_every: 2 3}", "trials=2")
 
 
