@@ -127,8 +127,8 @@ def pretrained(name: str) -> Pretrained:
     folder = Path(name)
     if not any(folder.glob("*.safetensors")):
         files = sorted(folder.iterdir()) if folder.is_dir() else [folder]
-        for pickle in (file for file in files if file.suffix in PICKLES):
-            raise ConfigError(pickle_advice(pickle))
+        if of_torch := [file for file in files if file.suffix in PICKLES]:
+            raise ConfigError(pickle_advice(of_torch[0]))
         why = f"has no {WEIGHTS}" if folder.is_dir() else "no such folder"
         advice = f"name a folder that has {WEIGHTS} (python -m scripts.export), or one of {', '.join(HUB)}"
         raise ConfigError(f"init_from: {name}: {why}; {advice}")

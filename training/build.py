@@ -294,8 +294,8 @@ def explained(config: RunConfig) -> Iterator[None]:
 
 
 def line_of(error: BaseException) -> str:
-    """Return the last line of the user's code in a traceback, as ", at mynorms.py:12"; "" if there is
-    none."""
+    """Return where in the user's own code an error was raised, such as ", at mynorms.py:12". Return "" if
+    the traceback has no line of the user's code."""
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
         file = Path(frame.filename)
         if file.is_file() and not (is_installed(file) or any(map(file.is_relative_to, KNOWN))):
